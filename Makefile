@@ -80,7 +80,7 @@ asan: setup ## ten million forged descriptors and messages under the address san
 	$(CARGO) test --locked --release --target "$$(rustc -vV | sed -n 's/^host: //p')" -p nearpath-shm --test it random_input:: channel:: strict::
 
 test-rendezvous: setup ## ten thousand workers at one rendezvous: memory of a line, and that all meet
-	$(CARGO) test --locked --release -p nearpath-rendezvous --test it -- --ignored --exact scale::ten_thousand_workers_meet --nocapture
+	$(CARGO) test --locked --release -p nearpath-rendezvous --test it -- --ignored --exact scale::ten_thousand_workers_connect --nocapture
 
 test-go: ## the Go SDK, and the examples of it where nothing else is
 	tools/sdk-test go $(TARGET_DIR)/debug
@@ -118,6 +118,7 @@ lint: setup setup-cargo-tools ## format, clippy, dependencies, layers, names, ge
 	$(CARGO) run -q --locked -p nearpath-xtask -- generate --check
 	$(CARGO) run -q --locked -p nearpath-xtask -- arrows >/dev/null
 	$(CARGO) run -q --locked -p nearpath-xtask -- names
+	$(CARGO) run -q --locked -p nearpath-xtask -- documents
 	$(CARGO) deny --log-level error check bans licenses sources
 
 setup-nextest:

@@ -27,8 +27,14 @@ pub(crate) struct Line {
 impl Census {
     /// Looks at `roots` and all their descendants.
     pub(crate) fn take(roots: &[u32]) -> Self {
-        let wakes = cpu::everybody(roots).into_iter().map(|pid| (pid, wakes(pid))).collect();
-        Self { cpu: Moment::now(roots), wakes }
+        let wakes = cpu::everybody(roots)
+            .into_iter()
+            .map(|pid| (pid, wakes(pid)))
+            .collect();
+        Self {
+            cpu: Moment::now(roots),
+            wakes,
+        }
     }
 
     /// What each name did since. Processes that have ended are not counted: at rest there are none.
@@ -36,11 +42,19 @@ impl Census {
         let mut lines = BTreeMap::<String, Line>::new();
         for (pid, end) in &later.wakes {
             let start = self.wakes.get(pid);
-            let before = |thread| start.and_then(|start| start.get(thread)).copied().unwrap_or(0);
+            let before = |thread| {
+                start
+                    .and_then(|start| start.get(thread))
+                    .copied()
+                    .unwrap_or(0)
+            };
             let line = lines.entry(name(*pid)).or_default();
             line.processes += 1;
             line.cpu += self.cpu.of(*pid, &later.cpu);
-            line.wakes += end.iter().map(|(thread, times)| times.saturating_sub(before(thread))).sum::<u64>();
+            line.wakes += end
+                .iter()
+                .map(|(thread, times)| times.saturating_sub(before(thread)))
+                .sum::<u64>();
             line.pss_kib += pss_kib(*pid);
         }
         lines
@@ -49,15 +63,24 @@ impl Census {
 
 /// `Pss` of proc_pid_smaps_rollup(5): private pages, and of shared ones the process's part.
 fn pss_kib(pid: u32) -> u64 {
-    field(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default(), "Pss:")
+    field(
+        &fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default(),
+        "Pss:",
+    )
 }
 
 /// `voluntary_ctxt_switches` of each thread, proc_pid_status(5).
 fn wakes(pid: u32) -> BTreeMap<String, u64> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
     let read = |task: fs::DirEntry| {
         let text = fs::read_to_string(task.path().join("status")).ok()?;
-        Some((task.file_name().into_string().ok()?, field(&text, "voluntary_ctxt_switches:")))
+        Some((
+            task.file_name().into_string().ok()?,
+            field(&text, "voluntary_ctxt_switches:"),
+        ))
     };
     tasks.filter_map(read).collect()
 }
@@ -65,12 +88,17 @@ fn wakes(pid: u32) -> BTreeMap<String, u64> {
 /// The number on the line that begins with `key`; 0 without one.
 fn field(text: &str, key: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(key));
-    value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    value
+        .and_then(|value| value.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
 }
 
 /// The name of the program that a process runs, at most 15 bytes of it.
 pub(crate) fn name(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
+    fs::read_to_string(format!("/proc/{pid}/comm"))
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -80,7 +108,14 @@ mod tests {
     #[test]
     fn fields() {
         let text = "Rss: 12 kB\nPss:    7 kB\nvoluntary_ctxt_switches:\t42\nnonvoluntary_ctxt_switches:\t9\n";
-        assert_eq!((field(text, "Pss:"), field(text, "voluntary_ctxt_switches:"), field(text, "Swap:")), (7, 42, 0));
+        assert_eq!(
+            (
+                field(text, "Pss:"),
+                field(text, "voluntary_ctxt_switches:"),
+                field(text, "Swap:")
+            ),
+            (7, 42, 0)
+        );
     }
 
     #[test]
@@ -89,7 +124,10 @@ mod tests {
         let before = Census::take(&[me]);
         std::thread::sleep(Duration::from_millis(2)); // what is counted, not a wait for anything
         let line = before.until(&Census::take(&[me]));
-        let all = line.values().fold(Line::default(), |all, one| Line { wakes: all.wakes + one.wakes, ..one.clone() });
+        let all = line.values().fold(Line::default(), |all, one| Line {
+            wakes: all.wakes + one.wakes,
+            ..one.clone()
+        });
         assert!(all.wakes >= 1 && all.pss_kib > 0, "{line:?}");
     }
 }

@@ -29,7 +29,11 @@ pub(crate) fn of_threads(threads: &[u32]) -> Duration {
 /// How long the living threads of `roots` and their descendants have been ready to run while something else ran (the second field of
 /// schedstat). A request that took long while nobody waited for a processor, waited for a wake-up that never came.
 pub(crate) fn held_up(roots: &[u32]) -> Duration {
-    let nanos = everybody(roots).into_iter().flat_map(|pid| schedstat(pid, 1)).map(|(_, ns)| ns).sum();
+    let nanos = everybody(roots)
+        .into_iter()
+        .flat_map(|pid| schedstat(pid, 1))
+        .map(|(_, ns)| ns)
+        .sum();
     Duration::from_nanos(nanos)
 }
 
@@ -50,7 +54,9 @@ impl Moment {
     pub(crate) fn now(roots: &[u32]) -> Self {
         let mut moment = Self::default();
         for pid in everybody(roots) {
-            moment.threads.extend(threads(pid).map(|(tid, ns)| ((pid, tid), ns)));
+            moment
+                .threads
+                .extend(threads(pid).map(|(tid, ns)| ((pid, tid), ns)));
             moment.ended.insert(pid, children_ticks(pid) * TICK_NS);
         }
         moment
@@ -58,11 +64,23 @@ impl Moment {
 
     /// What was spent from here to a later moment.
     pub(crate) fn until(&self, later: &Self) -> Duration {
-        let grown = |before: Option<&u64>, after: u64| after.saturating_sub(before.copied().unwrap_or(0));
-        let threads: u64 = later.threads.iter().map(|(thread, ns)| grown(self.threads.get(thread), *ns)).sum();
-        let ended: u64 = later.ended.iter().map(|(pid, ns)| grown(self.ended.get(pid), *ns)).sum();
+        let grown =
+            |before: Option<&u64>, after: u64| after.saturating_sub(before.copied().unwrap_or(0));
+        let threads: u64 = later
+            .threads
+            .iter()
+            .map(|(thread, ns)| grown(self.threads.get(thread), *ns))
+            .sum();
+        let ended: u64 = later
+            .ended
+            .iter()
+            .map(|(pid, ns)| grown(self.ended.get(pid), *ns))
+            .sum();
         // Processes that ended meanwhile are in their parents' count with all their life.
-        let gone = self.threads.iter().filter(|((pid, _), _)| !later.ended.contains_key(pid));
+        let gone = self
+            .threads
+            .iter()
+            .filter(|((pid, _), _)| !later.ended.contains_key(pid));
         let before: u64 = gone.map(|(_, ns)| ns).sum();
         Duration::from_nanos(threads + ended.saturating_sub(before))
     }
@@ -70,7 +88,10 @@ impl Moment {
     /// What one process's threads spent from here to a later moment.
     pub(crate) fn of(&self, pid: u32, later: &Self) -> Duration {
         let mine = later.threads.iter().filter(|((of, _), _)| *of == pid);
-        Duration::from_nanos(mine.map(|(thread, ns)| ns - self.threads.get(thread).unwrap_or(&0).min(ns)).sum())
+        Duration::from_nanos(
+            mine.map(|(thread, ns)| ns - self.threads.get(thread).unwrap_or(&0).min(ns))
+                .sum(),
+        )
     }
 }
 
@@ -83,7 +104,10 @@ pub(crate) fn everybody(roots: &[u32]) -> BTreeSet<u32> {
 fn family(roots: &[u32], parents: &BTreeMap<u32, u32>) -> BTreeSet<u32> {
     let mut family: BTreeSet<u32> = roots.iter().copied().collect();
     loop {
-        let children = parents.iter().filter(|(_, parent)| family.contains(parent)).map(|(child, _)| *child);
+        let children = parents
+            .iter()
+            .filter(|(_, parent)| family.contains(parent))
+            .map(|(child, _)| *child);
         let grown: BTreeSet<u32> = children.chain(family.iter().copied()).collect();
         if grown.len() == family.len() {
             return family;
@@ -96,13 +120,19 @@ fn family(roots: &[u32], parents: &BTreeMap<u32, u32>) -> BTreeSet<u32> {
 fn parents() -> BTreeMap<u32, u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid| Some((pid, stat(pid)?.get(1)?.parse().ok()?))).collect()
+    pids.filter_map(|pid| Some((pid, stat(pid)?.get(1)?.parse().ok()?)))
+        .collect()
 }
 
 /// The fields of `/proc/PID/stat` from the third one (state) on.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    Some(after_name(&text)?.split_whitespace().map(str::to_owned).collect())
+    Some(
+        after_name(&text)?
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect(),
+    )
 }
 
 /// A process may have blanks and parentheses in its name.
@@ -121,7 +151,10 @@ fn threads(pid: u32) -> impl Iterator<Item = (u32, u64)> {
 
 /// One field of schedstat of each living thread of a process.
 fn schedstat(pid: u32, field: usize) -> impl Iterator<Item = (u32, u64)> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
     tasks.filter_map(move |task| {
         let tid = task.file_name().to_str()?.parse().ok()?;
         let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
@@ -131,7 +164,12 @@ fn schedstat(pid: u32, field: usize) -> impl Iterator<Item = (u32, u64)> {
 
 fn children_ticks(pid: u32) -> u64 {
     let fields = stat(pid).unwrap_or_default();
-    fields.iter().skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
+    fields
+        .iter()
+        .skip(13)
+        .take(2)
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum()
 }
 
 #[cfg(test)]
@@ -156,7 +194,10 @@ mod tests {
             threads: threads.iter().copied().collect(),
             ended: ended.iter().copied().collect(),
         };
-        let before = moment(&[((1, 1), 10), ((1, 2), 500), ((3, 3), 70)], &[(1, 0), (3, 0)]);
+        let before = moment(
+            &[((1, 1), 10), ((1, 2), 500), ((3, 3), 70)],
+            &[(1, 0), (3, 0)],
+        );
         // Thread 2 has ended, and process 3, which spent 5 more; thread 4 is new.
         let later = moment(&[((1, 1), 12), ((1, 4), 1)], &[(1, 75)]);
         assert_eq!(before.until(&later), Duration::from_nanos(2 + 1 + 5));

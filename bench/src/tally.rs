@@ -49,8 +49,12 @@ pub(crate) struct Tally {
 
 impl Default for Tally {
     fn default() -> Self {
-        let latencies = Histogram::new_with_max(LONGEST, 3).expect("three digits up to two minutes is a valid range");
-        Self { latencies, failures: BTreeMap::new() }
+        let latencies = Histogram::new_with_max(LONGEST, 3)
+            .expect("three digits up to two minutes is a valid range");
+        Self {
+            latencies,
+            failures: BTreeMap::new(),
+        }
     }
 }
 
@@ -58,14 +62,18 @@ impl Tally {
     /// Counts one request.
     pub(crate) fn add(&mut self, outcome: Result<Duration, Failure>) {
         match outcome {
-            Ok(took) => self.latencies.saturating_record((took.as_nanos() as u64).max(1)),
+            Ok(took) => self
+                .latencies
+                .saturating_record((took.as_nanos() as u64).max(1)),
             Err(failure) => *self.failures.entry(failure.to_string()).or_default() += 1,
         }
     }
 
     /// Adds what another counted.
     pub(crate) fn merge(&mut self, other: &Self) {
-        self.latencies.add(&other.latencies).expect("both have the same range");
+        self.latencies
+            .add(&other.latencies)
+            .expect("both have the same range");
         for (kind, count) in &other.failures {
             *self.failures.entry(kind.clone()).or_default() += count;
         }
@@ -106,7 +114,10 @@ mod tests {
         one.merge(&other);
         assert_eq!((one.answered(), one.failed()), (100, 2));
         assert!((one.us(0.5) - 50.0).abs() < 0.1, "{}", one.us(0.5));
-        assert!(one.us(1.0) >= 119e6, "a latency above the range counts as its end");
+        assert!(
+            one.us(1.0) >= 119e6,
+            "a latency above the range counts as its end"
+        );
         assert_eq!(one.failures()["status 502 instance_died"], 2);
         assert_eq!(Tally::default().us(0.99), 0.0);
     }

@@ -2,39 +2,53 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_dataflow::frame::{HEAD, Head, LONGEST};
-use nearpath_dataflow::graph::Graph;
-use nearpath_dataflow::topology::{Limits, Topology};
-use nearpath_dataflow::value::{self, Reader};
+use nearpath_dataflow::frame::{FrameHeader, HEADER_BYTES, MAX_PAYLOAD_BYTES};
+use nearpath_dataflow::graph::StageGraph;
+use nearpath_dataflow::topology::{JobTopology, TopologyLimits};
+use nearpath_dataflow::value::{self, ValueReader};
 
 fn frames(data: &[u8]) {
-    let Some((head, rest)) = data.split_first_chunk::<HEAD>() else { return };
-    let Ok(read) = Head::read(head) else { return };
-    assert!(read.length <= LONGEST);
+    let Some((head, rest)) = data.split_first_chunk::<HEADER_BYTES>() else {
+        return;
+    };
+    let Ok(read) = FrameHeader::parse(head) else {
+        return;
+    };
+    assert!(read.length <= MAX_PAYLOAD_BYTES);
     let payload = rest.get(..read.length).unwrap_or(rest);
-    if let Ok(frame) = read.close(payload.to_vec().into()) {
-        assert_eq!(frame.head()[..16], head[..16], "a frame that was read is written alike");
+    if let Ok(frame) = read.into_frame(payload.to_vec().into()) {
+        assert_eq!(
+            frame.encode_header()[..16],
+            head[..16],
+            "a frame that was read is written alike"
+        );
     }
 }
 
 fn values(data: &[u8]) {
-    let mut reader = Reader::new(data);
+    let mut reader = ValueReader::new(data);
     let mut written = Vec::new();
-    while let Ok(token) = reader.token() {
-        value::write(&mut written, token);
+    while let Ok(token) = reader.next_token() {
+        value::write_token(&mut written, token);
     }
-    assert!(written.len() <= data.len(), "nothing is written longer than it came");
+    assert!(
+        written.len() <= data.len(),
+        "nothing is written longer than it came"
+    );
 }
 
 fn graphs(text: &str) {
-    if let Ok(graph) = Graph::from_json(text)
-        && let Ok(topology) = graph.expand(Limits { workers: 500, ..Limits::default() })
+    if let Ok(graph) = StageGraph::from_json(text)
+        && let Ok(topology) = graph.expand(TopologyLimits {
+            workers: 500,
+            ..TopologyLimits::default()
+        })
     {
-        assert!(topology.check(Limits::default()).is_ok());
-        let _ = (graph.dot(), graph.svg());
+        assert!(topology.check_with(TopologyLimits::default()).is_ok());
+        let _ = (graph.to_dot(), graph.to_svg());
     }
-    if let Ok(topology) = Topology::from_json(text) {
-        let _ = topology.check(Limits::default());
+    if let Ok(topology) = JobTopology::from_json(text) {
+        let _ = topology.check_with(TopologyLimits::default());
     }
 }
 

@@ -12,7 +12,12 @@ fn as_notes(text: &str) {
     for note in text.lines().filter_map(parse_line) {
         match note {
             InstanceNote::Failed(why) => assert!(!why.contains(char::is_control), "{why:?}"),
-            InstanceNote::Phase(phase) => assert!(phase.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')),
+            InstanceNote::Phase(phase) => assert!(
+                phase
+                    .name
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b == b'_')
+            ),
             InstanceNote::Ready => {}
         }
     }
@@ -38,7 +43,9 @@ fn as_output(bytes: &[u8], longest: Option<usize>) {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let Some((size, data)) = data.split_first() else { return };
+    let Some((size, data)) = data.split_first() else {
+        return;
+    };
     let size = usize::from(*size) + 1;
     as_notes(&String::from_utf8_lossy(data));
     assert_eq!(as_logs(data.chunks(size)), as_logs(std::iter::once(data)));

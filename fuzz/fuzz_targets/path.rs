@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_gateway::route::{Target, parse};
+use nearpath_gateway::route::{PathTarget, parse_path};
 
 fuzz_target!(|path: &str| {
-    if let Ok(Target::Function { name, rest }) = parse(path) {
+    if let Ok(PathTarget::Function { name, path_offset }) = parse_path(path) {
         assert!(path.is_char_boundary(rest));
         assert_eq!(format!("/function/{name}{}", &path[rest..]), path);
     }

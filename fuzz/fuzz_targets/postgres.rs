@@ -3,19 +3,26 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_dbproxy::postgres::fuzz::{converse, first_packet, pin};
-use nearpath_types::egress::Mode;
+use nearpath_dbproxy::postgres::fuzz::{is_first_packet, pin_reason, run_conversation};
+use nearpath_types::egress::PoolingMode;
 
 fuzz_target!(|input: (bool, u8, &[u8], &[u8])| {
     let (whole, part, client, server) = input;
-    let mode = if whole { Mode::Session } else { Mode::Transaction };
-    let (to_backend, _) = converse(mode, client, server, usize::from(part));
+    let mode = if whole {
+        PoolingMode::Session
+    } else {
+        PoolingMode::Transaction
+    };
+    let (to_backend, _) = run_conversation(mode, client, server, usize::from(part));
     if whole {
-        assert!(client.starts_with(&to_backend), "in session mode the client's words are the server's");
+        assert!(
+            client.starts_with(&to_backend),
+            "in session mode the client's words are the server's"
+        );
     }
-    first_packet(client);
-    if pin(client).is_none() {
+    is_first_packet(client);
+    if pin_reason(client).is_none() {
         let more = [client, b"\n;LISTEN x"].concat();
-        assert!(pin(&more).is_some(), "a statement was hidden");
+        assert!(pin_reason(&more).is_some(), "a statement was hidden");
     }
 });

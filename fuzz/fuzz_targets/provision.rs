@@ -2,26 +2,34 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_types::frames::{self, FromNode, FromWatchdog};
-use nearpath_wire::early::Provision;
+use nearpath_types::frames::{self, NodeFrame, WatchdogFrame};
+use nearpath_wire::zero_rtt::Provision;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Ok(provision) = Provision::read(bytes) {
-        assert_eq!(Provision::read(&provision.write()[4..]).expect("what was written is read"), provision);
+    if let Ok(provision) = Provision::decode(bytes) {
+        assert_eq!(
+            Provision::decode(&provision.encode()[4..]).expect("what was written is read"),
+            provision
+        );
     }
-    match FromNode::read(bytes) {
-        Ok(FromNode::Callees(all)) => {
-            let again = frames::callees(&all);
-            assert_eq!(FromNode::read(&again[4..]), Ok(FromNode::Callees(all)));
+    match NodeFrame::read(bytes) {
+        Ok(NodeFrame::Callees(all)) => {
+            let again = frames::callees_frame(&all);
+            assert_eq!(NodeFrame::read(&again[4..]), Ok(NodeFrame::Callees(all)));
         }
-        Ok(FromNode::Handshake(half)) => assert_eq!(frames::handshake(&half)[4..], *bytes),
-        Ok(FromNode::Provision(_)) | Err(_) => {}
+        Ok(NodeFrame::Handshake(half)) => assert_eq!(frames::handshake_frame(&half)[4..], *bytes),
+        Ok(NodeFrame::Provision(_)) | Err(_) => {}
     }
-    match FromWatchdog::read(bytes) {
-        Ok(FromWatchdog::Handshake(half)) => assert_eq!(frames::handshake(&half)[4..], *bytes),
-        Ok(FromWatchdog::Tallies(all)) => {
-            let again = frames::tallies(&all);
-            assert_eq!(FromWatchdog::read(&again[4..]), Ok(FromWatchdog::Tallies(all)));
+    match WatchdogFrame::read(bytes) {
+        Ok(WatchdogFrame::Handshake(half)) => {
+            assert_eq!(frames::handshake_frame(&half)[4..], *bytes)
+        }
+        Ok(WatchdogFrame::Tallies(all)) => {
+            let again = frames::tallies_frame(&all);
+            assert_eq!(
+                WatchdogFrame::read(&again[4..]),
+                Ok(WatchdogFrame::Tallies(all))
+            );
         }
         Err(_) => {}
     }

@@ -5,31 +5,38 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_stack::{Document, Surroundings, parse};
+use nearpath_stack::{StackContext, StackDocument, parse_stack};
 
 /// A machine with one variable, one file and every folder.
 struct World;
 
-impl Surroundings for World {
-    fn var(&self, name: &str) -> Option<String> {
+impl StackContext for World {
+    fn variable(&self, name: &str) -> Option<String> {
         (name == "SET").then(|| "from-env".to_owned())
     }
 
-    fn file(&self, _: &Path) -> io::Result<String> {
+    fn read_file(&self, _: &Path) -> io::Result<String> {
         Ok("environment:\n  A: file\n".to_owned())
     }
 
-    fn folder(&self, path: &Path) -> io::Result<PathBuf> {
+    fn resolve_folder(&self, path: &Path) -> io::Result<PathBuf> {
         Ok(path.to_owned())
     }
 }
 
 fuzz_target!(|text: &str| {
-    let parsed = parse(Document { name: "stack.yml", text, folder: Path::new("/stack") }, &World);
+    let parsed = parse_stack(
+        StackDocument {
+            name: "stack.yml",
+            text,
+            folder: Path::new("/stack"),
+        },
+        &World,
+    );
     let (sound, report) = match parsed {
         Ok(parsed) => (true, parsed.warnings),
         Err(report) => (false, report),
     };
-    assert_eq!(sound, !report.is_fatal());
+    assert_eq!(sound, !report.has_errors());
     let _ = report.to_string();
 });

@@ -4,37 +4,49 @@
 
 use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
-use nearpath_gateway::fuzz::{Seen, Whole, read};
+use nearpath_gateway::fuzz::{ParseOutcome, PlainRequest, take_plain_request};
 
 /// Names in the request's head, as a reader would find them who knows nothing but lines and colons.
 fn names(head: &[u8]) -> Vec<String> {
     let lines = head.split(|byte| *byte == b'\n').skip(1);
     let names = lines.filter_map(|line| line.split(|byte| *byte == b':').next());
-    names.map(|name| String::from_utf8_lossy(name).trim().to_ascii_lowercase()).collect()
+    names
+        .map(|name| String::from_utf8_lossy(name).trim().to_ascii_lowercase())
+        .collect()
 }
 
-fn has_one_meaning(whole: &Whole) {
+fn has_one_meaning(whole: &PlainRequest) {
     let (body, path) = (whole.body(), whole.path());
     let head = &whole.bytes[..whole.bytes.len() - body.len()];
-    assert!(head.ends_with(b"\n\r\n") || head.ends_with(b"\n\n"), "{head:?}");
+    assert!(
+        head.ends_with(b"\n\r\n") || head.ends_with(b"\n\n"),
+        "{head:?}"
+    );
     let count = |name: &str| names(head).iter().filter(|other| *other == name).count();
     assert_eq!(count("host"), 1);
     assert!(count("content-length") <= 1);
     for never in ["transfer-encoding", "upgrade", "expect", "te", "trailer"] {
         assert_eq!(count(never), 0, "{never}");
     }
-    let value = |name: &str| whole.fields().find(|(other, _)| *other == name).map(|(_, value)| value);
-    let announced = value("content-length").map_or(Some(0), |length| std::str::from_utf8(length).ok()?.parse().ok());
+    let value = |name: &str| {
+        whole
+            .header_fields()
+            .find(|(other, _)| *other == name)
+            .map(|(_, value)| value)
+    };
+    let announced = value("content-length").map_or(Some(0), |length| {
+        std::str::from_utf8(length).ok()?.parse().ok()
+    });
     assert_eq!((announced, value("connection")), (Some(body.len()), None));
-    let request = whole.request().expect("what is plain is a request");
+    let request = whole.to_request().expect("what is plain is a request");
     assert!(path.starts_with("/function/") && request.uri().path() == path);
-    assert_eq!(request.headers().len(), whole.fields().count());
+    assert_eq!(request.headers().len(), whole.header_fields().count());
 }
 
 fuzz_target!(|bytes: &[u8]| {
     let mut buffer = BytesMut::from(bytes);
     let mut taken = Vec::new();
-    while let Seen::Whole(whole) = read(&mut buffer) {
+    while let ParseOutcome::Plain(whole) = take_plain_request(&mut buffer) {
         has_one_meaning(&whole);
         taken.push(whole.bytes);
     }

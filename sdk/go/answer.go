@@ -15,10 +15,10 @@ import (
 // buffered is how much of an answer waits for the rest, so that a short one goes in one message.
 const buffered = 32 << 10
 
-// answerer is a ResponseWriter for a call that came through shared memory. What is longer than a buffer, or flushed, goes as it is
+// responseWriter is a ResponseWriter for a call that came through shared memory. What is longer than a buffer, or flushed, goes as it is
 // written; a Write waits while the reader is behind, and fails when nobody reads any more.
-type answerer struct {
-	in     *party.Incoming
+type responseWriter struct {
+	in     *party.IncomingCall
 	header http.Header
 	sent   http.Header // as it was when the status was written
 	status int
@@ -29,10 +29,10 @@ type answerer struct {
 }
 
 // Header implements http.ResponseWriter.
-func (a *answerer) Header() http.Header { return a.header }
+func (a *responseWriter) Header() http.Header { return a.header }
 
 // WriteHeader implements http.ResponseWriter. Informational responses are not passed on.
-func (a *answerer) WriteHeader(status int) {
+func (a *responseWriter) WriteHeader(status int) {
 	if a.status != 0 || status < 200 {
 		return
 	}
@@ -43,7 +43,7 @@ func (a *answerer) WriteHeader(status int) {
 }
 
 // Write implements http.ResponseWriter.
-func (a *answerer) Write(piece []byte) (int, error) {
+func (a *responseWriter) Write(piece []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	switch {
 	case a.err != nil:
@@ -57,7 +57,7 @@ func (a *answerer) Write(piece []byte) (int, error) {
 	if a.body.Len()+len(piece) <= buffered {
 		return a.body.Write(piece)
 	}
-	a.sniff(piece)
+	a.detectContentType(piece)
 	if a.err = a.FlushError(); a.err == nil {
 		a.err = a.in.Write(piece)
 	}
@@ -68,10 +68,10 @@ func (a *answerer) Write(piece []byte) (int, error) {
 }
 
 // Flush implements http.Flusher.
-func (a *answerer) Flush() { _ = a.FlushError() }
+func (a *responseWriter) Flush() { _ = a.FlushError() }
 
 // FlushError sends what there is; http.ResponseController finds it.
-func (a *answerer) FlushError() error {
+func (a *responseWriter) FlushError() error {
 	a.WriteHeader(http.StatusOK)
 	if a.err != nil {
 		return a.err
@@ -79,7 +79,7 @@ func (a *answerer) FlushError() error {
 	piece := a.body.Bytes()
 	if !a.in.HasBegun() {
 		var reply party.Reply
-		if a.err = a.fill(&reply); a.err == nil {
+		if a.err = a.copyHeader(&reply); a.err == nil {
 			a.err = a.in.Begin(&reply, a.total)
 		}
 	} else if len(piece) > 0 {
@@ -89,16 +89,16 @@ func (a *answerer) FlushError() error {
 	return a.err
 }
 
-// fill makes an answer of what was written so far.
-func (a *answerer) fill(reply *party.Reply) (err error) {
-	a.sniff(nil)
+// copyHeader makes an answer of what was written so far.
+func (a *responseWriter) copyHeader(reply *party.Reply) (err error) {
+	a.detectContentType(nil)
 	reply.Status, reply.BodyBytes = uint16(a.status), a.body.Bytes()
 	reply.HeadBytes, err = appendHeader(nil, a.sent, 0)
 	return err
 }
 
-// sniff sets the type of a body that has none, as net/http does: by what is buffered, or else by the next piece.
-func (a *answerer) sniff(piece []byte) {
+// detectContentType sets the type of a body that has none, as net/http does: by what is buffered, or else by the next piece.
+func (a *responseWriter) detectContentType(piece []byte) {
 	if a.body.Len() > 0 {
 		piece = a.body.Bytes()
 	}
@@ -109,10 +109,10 @@ func (a *answerer) sniff(piece []byte) {
 }
 
 // EnableFullDuplex does nothing: reading goes on while an answer is written. http.ResponseController finds it.
-func (a *answerer) EnableFullDuplex() error { return nil }
+func (a *responseWriter) EnableFullDuplex() error { return nil }
 
-// end gives what is left of the answer; whole is false when the handler broke it off.
-func (a *answerer) end(whole bool) error {
+// finish gives what is left of the answer; whole is false when the handler broke it off.
+func (a *responseWriter) finish(whole bool) error {
 	if a.total != memory.TotalUnknown && a.wrote < a.total {
 		whole = false
 	}

@@ -59,7 +59,7 @@ func Publish(ctx context.Context, topic string, body []byte) (Published, error) 
 
 // Published is what became of an event for a topic: Sent counts the functions to one of whose instances it went, Missed those whose
 // instances had no room for it.
-type Published = party.Published
+type Published = party.PublishOutcome
 
 // Do calls a function.
 func (c *Client) Do(ctx context.Context, name string, req *Request) (*Response, error) {
@@ -71,24 +71,24 @@ func (c *Client) Do(ctx context.Context, name string, req *Request) (*Response, 
 }
 
 func (c *Client) attempt(ctx context.Context, name string, req *Request) (*Response, error) {
-	if err := mayCall(ctx, name); err != nil {
-		return nil, failed(name, "", err)
+	if err := checkContext(ctx, name); err != nil {
+		return nil, callError(name, "", err)
 	}
-	p := home.forCalls(ctx)
-	if p != nil && p.Learns(ctx, name) {
+	p := home.endpointForCalls(ctx)
+	if p != nil && p.AwaitRoute(ctx, name) {
 		response, err := c.overShm(ctx, p, name, req, false)
-		if elsewhere := party.Unsent(err) || didNotRun(err); !elsewhere || c.ShmOnly {
-			return response, failed(name, PathShm, err)
+		if elsewhere := party.IsUnsent(err) || didNotRun(err); !elsewhere || c.ShmOnly {
+			return response, callError(name, PathShm, err)
 		}
 	}
 	if c.ShmOnly {
-		return nil, failed(name, "", ErrNoPeer)
+		return nil, callError(name, "", ErrNoPeer)
 	}
 	response, err := c.overHTTP(ctx, "/function/", name, req)
 	if err == nil {
-		response.Path, response.NotNearer = told(response.Header, p, name)
+		response.Path, response.NotNearer = reportedPath(response.Header, p, name)
 	}
-	return response, failed(name, PathHTTP, err)
+	return response, callError(name, PathHTTP, err)
 }
 
 // didNotRun says whether the callee's platform answered that its code has not seen the call: another way may be tried.
@@ -100,18 +100,18 @@ func didNotRun(err error) bool {
 // Notify sends an event.
 func (c *Client) Notify(ctx context.Context, name string, req *Request) error {
 	if err := checkName(name); err != nil {
-		return failed(name, "", err)
+		return callError(name, "", err)
 	}
-	if p := home.forCalls(ctx); p != nil && p.Learns(ctx, name) {
-		if _, err := c.overShm(ctx, p, name, req, true); !party.Unsent(err) || c.ShmOnly {
-			return failed(name, PathShm, err)
+	if p := home.endpointForCalls(ctx); p != nil && p.AwaitRoute(ctx, name) {
+		if _, err := c.overShm(ctx, p, name, req, true); !party.IsUnsent(err) || c.ShmOnly {
+			return callError(name, PathShm, err)
 		}
 	}
 	if c.ShmOnly {
-		return failed(name, "", ErrNoPeer)
+		return callError(name, "", ErrNoPeer)
 	}
-	_, err := c.later(ctx, name, req)
-	return failed(name, PathHTTP, err)
+	_, err := c.sendAsync(ctx, name, req)
+	return callError(name, PathHTTP, err)
 }
 
 // CallLater has a function called later: the gateway queues the call, and sends the answer as a POST to callback, unless that is
@@ -123,7 +123,7 @@ func CallLater(ctx context.Context, name string, body []byte, callback string) (
 // CallLater has a function called later.
 func (c *Client) CallLater(ctx context.Context, name string, req *Request, callback string) (string, error) {
 	if err := checkName(name); err != nil {
-		return "", failed(name, "", err)
+		return "", callError(name, "", err)
 	}
 	if callback != "" {
 		again := *req
@@ -133,11 +133,11 @@ func (c *Client) CallLater(ctx context.Context, name string, req *Request, callb
 		again.Header.Set("X-Callback-Url", callback)
 		req = &again
 	}
-	id, err := c.later(ctx, name, req)
-	return id, failed(name, PathHTTP, err)
+	id, err := c.sendAsync(ctx, name, req)
+	return id, callError(name, PathHTTP, err)
 }
 
-func (c *Client) later(ctx context.Context, name string, req *Request) (string, error) {
+func (c *Client) sendAsync(ctx context.Context, name string, req *Request) (string, error) {
 	accepted, err := c.overHTTP(ctx, "/async-function/", name, req)
 	if err != nil {
 		return "", err
@@ -151,12 +151,12 @@ func (c *Client) later(ctx context.Context, name string, req *Request) (string, 
 // Publish sends an event to those who subscribe.
 func (c *Client) Publish(ctx context.Context, topic string, req *Request) (Published, error) {
 	if !party.IsTopic(topic) {
-		return Published{}, failed("", "", fmt.Errorf("%w: %q is no topic: it is empty, too long or has a wildcard", errName, topic))
+		return Published{}, callError("", "", fmt.Errorf("%w: %q is no topic: it is empty, too long or has a wildcard", errName, topic))
 	}
 	head, err := requestHead(req)
-	p := home.forCalls(ctx)
+	p := home.endpointForCalls(ctx)
 	if err != nil || p == nil {
-		return Published{}, failed("", "", err)
+		return Published{}, callError("", "", err)
 	}
 	return p.Publish(ctx, topic, c.ask(ctx, topic, req, head))
 }
@@ -179,46 +179,46 @@ func checkName(name string) error {
 	return nil
 }
 
-// mayCall is why a call is not even begun.
-func mayCall(ctx context.Context, name string) error {
+// checkContext is why a call is not even begun.
+func checkContext(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
 	return ctx.Err()
 }
 
-// exchange is what one call needs.
-type exchange struct {
-	ask    party.Ask
-	answer party.Answer
+// shmExchange is what one call needs.
+type shmExchange struct {
+	newCallRequest    party.CallRequest
+	answer party.CallResponse
 }
 
-var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+var exchanges = sync.Pool{New: func() any { return new(shmExchange) }}
 
-func (c *Client) overShm(ctx context.Context, p *party.Party, name string, req *Request, event bool) (*Response, error) {
+func (c *Client) overShm(ctx context.Context, p *party.Endpoint, name string, req *Request, event bool) (*Response, error) {
 	head, err := requestHead(req)
 	if err != nil {
 		return nil, err
 	}
-	x := exchanges.Get().(*exchange)
-	defer func() { *x = exchange{}; exchanges.Put(x) }()
-	c.fill(&x.ask, ctx, name, req, head)
-	x.ask.Event = event
-	if err := p.Call(ctx, &x.ask, &x.answer); err != nil || event {
+	x := exchanges.Get().(*shmExchange)
+	defer func() { *x = shmExchange{}; exchanges.Put(x) }()
+	c.fillCallRequest(&x.newCallRequest, ctx, name, req, head)
+	x.newCallRequest.Event = event
+	if err := p.Call(ctx, &x.newCallRequest, &x.answer); err != nil || event {
 		return nil, err
 	}
 	return response(&x.answer)
 }
 
-func (c *Client) ask(ctx context.Context, name string, req *Request, head []byte) *party.Ask {
-	ask := new(party.Ask)
-	c.fill(ask, ctx, name, req, head)
+func (c *Client) ask(ctx context.Context, name string, req *Request, head []byte) *party.CallRequest {
+	ask := new(party.CallRequest)
+	c.fillCallRequest(ask, ctx, name, req, head)
 	return ask
 }
 
-// fill has the deadline and the trace go on from the request that ctx belongs to.
-func (c *Client) fill(ask *party.Ask, ctx context.Context, name string, req *Request, head []byte) {
-	*ask = party.Ask{Function: name, HeadBytes: head, BodyBytes: req.Body, InPlace: c.InPlace}
+// fillCallRequest has the deadline and the trace go on from the request that ctx belongs to.
+func (c *Client) fillCallRequest(ask *party.CallRequest, ctx context.Context, name string, req *Request, head []byte) {
+	*ask = party.CallRequest{Function: name, HeadBytes: head, BodyBytes: req.Body, IsInPlace: c.InPlace}
 	if deadline, ok := ctx.Deadline(); ok {
 		ask.Deadline = party.At(deadline)
 	}
@@ -226,7 +226,7 @@ func (c *Client) fill(ask *party.Ask, ctx context.Context, name string, req *Req
 	ask.Trace, ask.Span = t.id, t.span
 }
 
-func response(answer *party.Answer) (*Response, error) {
+func response(answer *party.CallResponse) (*Response, error) {
 	r := &Response{Status: int(answer.Status), Body: answer.BodyBytes, Path: PathShm, Instance: answer.Instance}
 	if r.Status == 0 {
 		r.Status = http.StatusOK

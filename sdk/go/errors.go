@@ -85,8 +85,8 @@ func KindOf(err error) Kind {
 	return ""
 }
 
-// failed says which call it was that has no answer.
-func failed(function string, path Path, err error) error {
+// callError says which call it was that has no answer.
+func callError(function string, path Path, err error) error {
 	if err == nil {
 		return nil // before anything that costs
 	}
@@ -107,7 +107,7 @@ func kindOf(err error) Kind {
 		return ""
 	case errors.As(err, new(*PlatformError)):
 		return KindPlatform
-	case party.Unsent(err), errors.As(err, &dial) && dial.Op == "dial":
+	case party.IsUnsent(err), errors.As(err, &dial) && dial.Op == "dial":
 		return KindUnsent
 	case errors.Is(err, context.DeadlineExceeded):
 		return KindTimeout

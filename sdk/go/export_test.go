@@ -10,5 +10,5 @@ func Backoff() func() time.Duration { return new(backoff).next }
 
 // ReportedPath is the path that a header field of an answer reports, to a process in no domain.
 func ReportedPath(field string) (Path, string) {
-	return told(http.Header{pathField: {field}}, nil, "function")
+	return reportedPath(http.Header{pathField: {field}}, nil, "function")
 }

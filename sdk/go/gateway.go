@@ -106,8 +106,8 @@ func (c *Client) httpRequest(ctx context.Context, route string, req *Request, bo
 	if req.Header != nil {
 		out.Header = req.Header.Clone()
 	}
-	if handOnTrace(ctx, out.Header); strings.HasPrefix(route, "/function/") {
-		handOn(ctx, out.Header)
+	if forwardTrace(ctx, out.Header); strings.HasPrefix(route, "/function/") {
+		forwardHeaders(ctx, out.Header)
 	}
 	return out, nil
 }

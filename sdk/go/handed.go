@@ -17,9 +17,9 @@ const (
 	traceField   = "Traceparent"
 )
 
-// handOn tells the callee how long its caller waits and which trace the call belongs to, and asks for the way that it takes. What the
+// forwardHeaders tells the callee how long its caller waits and which trace the call belongs to, and asks for the way that it takes. What the
 // caller says itself stays.
-func handOn(ctx context.Context, header http.Header) {
+func forwardHeaders(ctx context.Context, header http.Header) {
 	if deadline, ok := ctx.Deadline(); ok && header.Get(timeoutField) == "" {
 		left := max(time.Until(deadline).Milliseconds(), 1)
 		header.Set(timeoutField, strconv.FormatInt(left, 10)+"ms")
@@ -29,7 +29,7 @@ func handOn(ctx context.Context, header http.Header) {
 	}
 }
 
-func handOnTrace(ctx context.Context, header http.Header) {
+func forwardTrace(ctx context.Context, header http.Header) {
 	if header.Get(traceField) != "" {
 		return
 	}
@@ -50,7 +50,7 @@ func traceOf(ctx context.Context, header http.Header) (t trace) {
 		return t
 	}
 	switch in := ctx.Value(party.TraceKey{}).(type) {
-	case *party.Incoming:
+	case *party.IncomingCall:
 		t.id, t.span = in.Trace, in.Span
 	case trace:
 		t = in
@@ -69,8 +69,8 @@ func parseTrace(field string) (t trace, ok bool) {
 	return t, bad == nil && worse == nil && t.id != [16]byte{} && t.span != [8]byte{}
 }
 
-// handed is the context of a request that came over HTTP: its trace, and the time for which its caller waits.
-func handed(r *http.Request) (context.Context, context.CancelFunc) {
+// contextOf is the context of a request that came over HTTP: its trace, and the time for which its caller waits.
+func contextOf(r *http.Request) (context.Context, context.CancelFunc) {
 	ctx := r.Context()
 	if t, ok := parseTrace(r.Header.Get(traceField)); ok {
 		ctx = context.WithValue(ctx, party.TraceKey{}, t)
@@ -86,9 +86,9 @@ func handed(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, limit)
 }
 
-// told is the way that a call over HTTP took, and what stood against a nearer one: what the answer says, or else what is known here
+// reportedPath is the way that a call over HTTP took, and what stood against a nearer one: what the answer says, or else what is known here
 // (OpenFaaS's gateway says nothing). The field is about this call: who passes the answer on does not pass it on.
-func told(header http.Header, p *party.Party, name string) (Path, string) {
+func reportedPath(header http.Header, p *party.Endpoint, name string) (Path, string) {
 	said, rest, _ := strings.Cut(header.Get(pathField), ";")
 	header.Del(pathField)
 	path := Path(strings.TrimSpace(said))
@@ -99,11 +99,11 @@ func told(header http.Header, p *party.Party, name string) (Path, string) {
 	return path, strings.TrimSpace(why)
 }
 
-func obstacle(p *party.Party, name string) string {
+func obstacle(p *party.Endpoint, name string) string {
 	switch {
 	case p == nil:
 		return obstacleCallerNoParty
-	case !p.Reaches(name):
+	case !p.HasRoute(name):
 		return obstacleNoParty
 	}
 	return obstacleNoRoom

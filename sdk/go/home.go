@@ -13,10 +13,10 @@ import (
 // home is this process in its domain: the party that serves, or else one that only calls. When the node has hung up (it has restarted,
 // or cut the process off), a new party joins at the same door, with growing pauses; the old one goes on with the calls that are open
 // there, and then leaves.
-var home house
+var home membership
 
-type house struct {
-	current atomic.Pointer[party.Party]
+type membership struct {
+	current atomic.Pointer[party.Endpoint]
 	servers atomic.Int32 // they keep a party themselves
 
 	mu      sync.Mutex
@@ -38,12 +38,12 @@ func (b *backoff) next() time.Duration {
 	return b.last
 }
 
-// joined forgets failures.
-func (b *backoff) joined() { b.last = 0 }
+// reset forgets failures.
+func (b *backoff) reset() { b.last = 0 }
 
-// forCalls is the party that makes calls; nil outside a domain.
-func (h *house) forCalls(ctx context.Context) *party.Party {
-	if p := h.here(); p != nil {
+// endpointForCalls is the party that makes calls; nil outside a domain.
+func (h *membership) endpointForCalls(ctx context.Context) *party.Endpoint {
+	if p := h.currentEndpoint(); p != nil {
 		return p
 	}
 	socket := dispatchSocket()
@@ -52,7 +52,7 @@ func (h *house) forCalls(ctx context.Context) *party.Party {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if p := h.here(); p != nil {
+	if p := h.currentEndpoint(); p != nil {
 		return p
 	}
 	if time.Now().Before(h.nextTry) {
@@ -65,28 +65,28 @@ func (h *house) forCalls(ctx context.Context) *party.Party {
 		}
 		return nil
 	}
-	h.backoff.joined()
-	h.settle(p)
+	h.backoff.reset()
+	h.setEndpoint(p)
 	return p
 }
 
-func (h *house) here() *party.Party {
-	if p := h.current.Load(); p != nil && !left(p) {
+func (h *membership) currentEndpoint() *party.Endpoint {
+	if p := h.current.Load(); p != nil && !hasLeft(p) {
 		return p
 	}
 	return nil
 }
 
-// settle makes p the party for new calls.
-func (h *house) settle(p *party.Party) {
+// setEndpoint makes p the party for new calls.
+func (h *membership) setEndpoint(p *party.Endpoint) {
 	if before := h.current.Swap(p); before != nil && before != p {
 		before.Retire()
 	}
 }
 
-func left(p *party.Party) bool {
+func hasLeft(p *party.Endpoint) bool {
 	select {
-	case <-p.Left():
+	case <-p.Done():
 		return true
 	default:
 		return false

@@ -98,8 +98,8 @@ func play(role string) {
 
 // playBusy says of every call that its code has not seen it.
 func playBusy() error {
-	config := party.Config{Socket: os.Getenv("NEARPATH_DISPATCH"), Handle: func(in *party.Incoming) {
-		_ = in.Answer(&party.Reply{Status: 429, Reason: overload, Platform: true, BodyBytes: []byte("full")})
+	config := party.Config{Socket: os.Getenv("NEARPATH_DISPATCH"), Handle: func(in *party.IncomingCall) {
+		_ = in.Respond(&party.Reply{Status: 429, Reason: overload, Platform: true, BodyBytes: []byte("full")})
 	}}
 	p, err := party.Join(context.Background(), config)
 	if err != nil {
@@ -108,7 +108,7 @@ func playBusy() error {
 	if err := p.Ready(); err != nil {
 		return err
 	}
-	<-p.Left()
+	<-p.Done()
 	return nil
 }
 
@@ -229,9 +229,9 @@ func TestAKilledCalleeEndsItsCallsAtOnce(t *testing.T) {
 	}
 	node.Await((*fakenode.View).Drained)
 	node.Sweep()
-	for deadline := time.Now().Add(patience); node.Pool.Taken() > 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); node.Pool.TakenSlots() > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d slots are lost", node.Pool.Taken())
+			t.Fatalf("%d slots are lost", node.Pool.TakenSlots())
 		}
 	}
 }

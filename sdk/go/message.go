@@ -43,7 +43,7 @@ type Response struct {
 	// Instance is the one that answered, 0 when unknown. Set by Call.
 	Instance uint64
 
-	leased *party.Answer
+	leased *party.CallResponse
 }
 
 // Release gives back the shared memory in which Body lies, when the Client's InPlace is set. Body is not valid any more.

@@ -8,8 +8,8 @@ import (
 	"net/http"
 )
 
-// near takes a request through memory. One that provably did not run comes back, to be sent another way.
-func (t Transport) near(r *http.Request, wanted target) (*http.Response, *http.Request, error) {
+// roundTripShm takes a request through memory. One that provably did not run comes back, to be sent another way.
+func (t Transport) roundTripShm(r *http.Request, wanted target) (*http.Response, *http.Request, error) {
 	if err := r.Context().Err(); err != nil {
 		if r.Body != nil {
 			r.Body.Close()
@@ -49,11 +49,11 @@ func sendAgain(r *http.Request, req *Request, body io.Reader, err error) *http.R
 		again.Body = io.NopCloser(bytes.NewReader(req.Body))
 		return again
 	}
-	return withBody(again, r)
+	return withRequestBody(again, r)
 }
 
-// withBody has a request's body begin anew, if it can.
-func withBody(again, r *http.Request) *http.Request {
+// withRequestBody has a request's body begin anew, if it can.
+func withRequestBody(again, r *http.Request) *http.Request {
 	if r.GetBody == nil {
 		return nil
 	}
@@ -74,10 +74,10 @@ func requestOf(r *http.Request, path string) (*Request, io.Reader, error) {
 	case r.ContentLength <= 0:
 		return req, r.Body, nil
 	case r.ContentLength > pieceSize:
-		return req, &exactly{r.Body, r.ContentLength}, nil
+		return req, &exactReader{r.Body, r.ContentLength}, nil
 	}
 	defer r.Body.Close()
-	body, err := io.ReadAll(&exactly{r.Body, r.ContentLength})
+	body, err := io.ReadAll(&exactReader{r.Body, r.ContentLength})
 	req.Body = body
 	return req, nil, err
 }
@@ -107,14 +107,14 @@ func headerOf(r *http.Request) http.Header {
 	return header
 }
 
-// exactly is a body that has to have the length that was said, as http.Transport has it.
-type exactly struct {
+// exactReader is a body that has to have the length that was said, as http.Transport has it.
+type exactReader struct {
 	io.ReadCloser
 	left int64
 }
 
 // Read implements io.Reader.
-func (e *exactly) Read(to []byte) (int, error) {
+func (e *exactReader) Read(to []byte) (int, error) {
 	n, err := e.ReadCloser.Read(to)
 	e.left -= int64(n)
 	switch {

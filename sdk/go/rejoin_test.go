@@ -21,8 +21,8 @@ func TestANodeThatRestarts(t *testing.T) {
 		}
 		return true
 	})
-	node.HangUp("shop.fn")
-	node.HangUp("echo.fn")
+	node.CloseConnections("shop.fn")
+	node.CloseConnections("echo.fn")
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		r, err := near().Do(within(t), "echo", &nearpath.Request{Body: []byte("again")})
 		if err == nil && string(r.Body) == "again" && renewed(old) {

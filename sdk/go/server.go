@@ -44,7 +44,7 @@ type Server struct {
 	Log *slog.Logger
 
 	open  sync.WaitGroup
-	party *party.Party // the last one, for who has waited for member
+	party *party.Endpoint // the last one, for who has waited for member
 }
 
 // Serve takes calls until the process is told to stop (SIGTERM, SIGINT), finishes those that are open, and returns nil.
@@ -74,7 +74,7 @@ func (s *Server) RunContext(ctx context.Context) error {
 	go func() { failed <- server.Serve(listener) }()
 	joined := make(chan struct{})
 	inner, leave := context.WithCancel(ctx)
-	go func() { defer close(joined); s.member(inner) }()
+	go func() { defer close(joined); s.serveShm(inner) }()
 	select {
 	case err = <-failed:
 	case <-ctx.Done():
@@ -111,13 +111,13 @@ func (s *Server) drain(server *http.Server) error {
 		err = errors.Join(err, ctx.Err())
 	}
 	if s.party != nil {
-		s.party.Leave()
+		s.party.Close()
 	}
 	return err
 }
 
-// member keeps a party in the domain, also over restarts of the node, until the context ends.
-func (s *Server) member(ctx context.Context) {
+// serveShm keeps a party in the domain, also over restarts of the node, until the context ends.
+func (s *Server) serveShm(ctx context.Context) {
 	socket := dispatchSocket()
 	if socket == "" {
 		return
@@ -125,10 +125,10 @@ func (s *Server) member(ctx context.Context) {
 	home.servers.Add(1)
 	defer home.servers.Add(-1)
 	config := party.Config{
-		Socket: socket, Handle: s.take, Streams: s.HTTP != nil, MaxBody: uint64(s.maxBody()), Spin: memory.SpinBudget,
+		Socket: socket, Handle: s.handleIncoming, Streams: s.HTTP != nil, MaxBody: uint64(s.maxBody()), Spin: memory.SpinBudget,
 	}
 	for pauses := new(backoff); ctx.Err() == nil; {
-		err := s.stay(ctx, config, pauses)
+		err := s.serveMembership(ctx, config, pauses)
 		if err != nil && ctx.Err() == nil {
 			s.log().Warn("no shared memory: calls come over HTTP only, for now", "error", err)
 		}
@@ -139,13 +139,13 @@ func (s *Server) member(ctx context.Context) {
 	}
 }
 
-// stay joins, and returns when the node has hung up.
-func (s *Server) stay(ctx context.Context, config party.Config, pauses *backoff) error {
+// serveMembership joins, and returns when the node has hung up.
+func (s *Server) serveMembership(ctx context.Context, config party.Config, pauses *backoff) error {
 	p, err := party.Join(ctx, config)
 	if err != nil {
 		return err
 	}
-	home.settle(p)
+	home.setEndpoint(p)
 	if s.party != nil {
 		s.party.Retire()
 	}
@@ -153,25 +153,25 @@ func (s *Server) stay(ctx context.Context, config party.Config, pauses *backoff)
 	if err := p.Ready(); err != nil {
 		return err
 	}
-	pauses.joined()
+	pauses.reset()
 	select {
-	case <-p.Left():
+	case <-p.Done():
 	case <-ctx.Done():
 	}
 	return nil
 }
 
-// take answers one call that came through shared memory.
-func (s *Server) take(in *party.Incoming) {
+// handleIncoming answers one call that came through shared memory.
+func (s *Server) handleIncoming(in *party.IncomingCall) {
 	s.open.Add(1)
 	defer s.open.Done()
 	var err error
 	if s.HTTP != nil {
-		err = s.takeHTTP(in)
+		err = s.handleIncomingHTTP(in)
 	} else {
 		var reply party.Reply
 		s.answer(in, &reply)
-		err = in.Answer(&reply)
+		err = in.Respond(&reply)
 	}
 	if err != nil && err != party.ErrClosed && !errors.Is(err, party.ErrNotWanted) {
 		s.log().Warn("an answer was not sent", "error", err, "caller", in.Caller())
@@ -179,7 +179,7 @@ func (s *Server) take(in *party.Incoming) {
 }
 
 // request reads what came, but for the body; false when it is not to be handled, and how it is answered then.
-func (s *Server) request(in *party.Incoming, req *Request, reply *party.Reply) bool {
+func (s *Server) request(in *party.IncomingCall, req *Request, reply *party.Reply) bool {
 	req.Caller, req.Event = in.Caller(), in.Kind == memory.KindEvent
 	if in.TooBig() {
 		*reply = party.Reply{Status: http.StatusRequestEntityTooLarge, Reason: reason.BodyTooLarge, Platform: true}
@@ -202,7 +202,7 @@ func (s *Server) request(in *party.Incoming, req *Request, reply *party.Reply) b
 	return true
 }
 
-func (s *Server) answer(in *party.Incoming, reply *party.Reply) {
+func (s *Server) answer(in *party.IncomingCall, reply *party.Reply) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			s.log().Error("the handler panicked", "panic", fault)
@@ -214,7 +214,7 @@ func (s *Server) answer(in *party.Incoming, reply *party.Reply) {
 		return
 	}
 	req.Body = in.BodyBytes(s.InPlace)
-	response := s.call(in, req)
+	response := s.callHandler(in, req)
 	reply.Status, reply.BodyBytes = uint16(response.Status), response.Body
 	if reply.Status == 0 {
 		reply.Status = http.StatusOK
@@ -233,37 +233,37 @@ func failure(text string) party.Reply {
 	}
 }
 
-// takeHTTP has the http.Handler answer.
-func (s *Server) takeHTTP(in *party.Incoming) error {
+// handleIncomingHTTP has the http.Handler answer.
+func (s *Server) handleIncomingHTTP(in *party.IncomingCall) error {
 	var req Request
 	var reply party.Reply
 	if !s.request(in, &req, &reply) {
-		return in.Answer(&reply)
+		return in.Respond(&reply)
 	}
-	a := &answerer{in: in, header: http.Header{}}
+	a := &responseWriter{in: in, header: http.Header{}}
 	body, length := s.bodyOf(in, a)
 	out, err := httpRequest(in, &req, body, length)
 	if err != nil {
-		return in.Answer(&party.Reply{Status: http.StatusBadRequest, Reason: reason.BadRequest, Platform: true, BodyBytes: []byte(err.Error())})
+		return in.Respond(&party.Reply{Status: http.StatusBadRequest, Reason: reason.BadRequest, Platform: true, BodyBytes: []byte(err.Error())})
 	}
 	whole := s.runHTTP(a, out)
 	a.WriteHeader(http.StatusOK)
 	if in.HasBegun() {
-		return a.end(whole)
+		return a.finish(whole)
 	}
 	if whole {
-		err = a.fill(&reply)
+		err = a.copyHeader(&reply)
 	} else {
 		reply = failure("the handler panicked")
 	}
 	if err != nil {
 		reply = failure(err.Error())
 	}
-	return in.Answer(&reply)
+	return in.Respond(&reply)
 }
 
 // runHTTP runs the handler; false when it panicked.
-func (s *Server) runHTTP(a *answerer, r *http.Request) (whole bool) {
+func (s *Server) runHTTP(a *responseWriter, r *http.Request) (whole bool) {
 	defer func() {
 		if fault := recover(); fault != nil && fault != http.ErrAbortHandler {
 			s.log().Error("the handler panicked", "panic", fault)
@@ -274,7 +274,7 @@ func (s *Server) runHTTP(a *answerer, r *http.Request) (whole bool) {
 }
 
 // bodyOf is a request's body: whole, or as it comes.
-func (s *Server) bodyOf(in *party.Incoming, a *answerer) (io.ReadCloser, int64) {
+func (s *Server) bodyOf(in *party.IncomingCall, a *responseWriter) (io.ReadCloser, int64) {
 	if in.Stream == nil {
 		body := in.BodyBytes(s.InPlace)
 		return io.NopCloser(bytes.NewReader(body)), int64(len(body))
@@ -291,8 +291,8 @@ func (s *Server) bodyOf(in *party.Incoming, a *answerer) (io.ReadCloser, int64) 
 
 var empty = &Response{Status: http.StatusOK}
 
-// call runs the handler.
-func (s *Server) call(ctx context.Context, req *Request) *Response {
+// callHandler runs the handler.
+func (s *Server) callHandler(ctx context.Context, req *Request) *Response {
 	response, err := s.Handler(ctx, req)
 	switch {
 	case err != nil:
@@ -308,13 +308,13 @@ func (s *Server) call(ctx context.Context, req *Request) *Response {
 func (s *Server) httpHandler() http.Handler {
 	if s.HTTP != nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			ctx, cancel := handed(r)
+			ctx, cancel := contextOf(r)
 			defer cancel()
 			s.HTTP.ServeHTTP(w, r.WithContext(ctx))
 		})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := handed(r)
+		ctx, cancel := contextOf(r)
 		defer cancel()
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.maxBody()))
 		if err != nil {
@@ -325,7 +325,7 @@ func (s *Server) httpHandler() http.Handler {
 			http.Error(w, err.Error(), status)
 			return
 		}
-		response := s.call(ctx, &Request{Method: r.Method, Path: r.URL.RequestURI(), Header: r.Header, Body: body})
+		response := s.callHandler(ctx, &Request{Method: r.Method, Path: r.URL.RequestURI(), Header: r.Header, Body: body})
 		for name, values := range response.Header {
 			w.Header()[http.CanonicalHeaderKey(name)] = values
 		}

@@ -30,23 +30,23 @@ func (s *Stream) response(r *http.Request) *http.Response {
 		} else if length == 0 {
 			length = -1 // who gives a HEAD no body does not say how long it would be
 		}
-		return madeResponse(r, s.Status, header, http.NoBody, length)
+		return newHTTPResponse(r, s.Status, header, http.NoBody, length)
 	}
-	response := madeResponse(r, s.Status, header, &shownBody{from: s.Body, ctx: r.Context()}, length)
+	response := newHTTPResponse(r, s.Status, header, &reportedBody{from: s.Body, ctx: r.Context()}, length)
 	if wantsUnpacked(r) && strings.EqualFold(header.Get("Content-Encoding"), "gzip") {
 		header.Del("Content-Encoding")
 		header.Del("Content-Length")
-		response.Body, response.ContentLength, response.Uncompressed = &gunzipped{packed: response.Body}, -1, true
+		response.Body, response.ContentLength, response.Uncompressed = &gzipBody{packed: response.Body}, -1, true
 	}
 	return response
 }
 
 func (e *PlatformError) response(r *http.Request) *http.Response {
 	header := http.Header{"X-Nearpath-Reason": {e.Reason}, "Content-Type": {"text/plain"}, "X-Nearpath-Path": {string(PathShm)}}
-	return madeResponse(r, e.Status, header, io.NopCloser(strings.NewReader(e.Text)), int64(len(e.Text)))
+	return newHTTPResponse(r, e.Status, header, io.NopCloser(strings.NewReader(e.Text)), int64(len(e.Text)))
 }
 
-func madeResponse(r *http.Request, status int, header http.Header, body io.ReadCloser, length int64) *http.Response {
+func newHTTPResponse(r *http.Request, status int, header http.Header, body io.ReadCloser, length int64) *http.Response {
 	return &http.Response{
 		Status: strconv.Itoa(status) + " " + http.StatusText(status), StatusCode: status,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: header, Body: body, ContentLength: length, Request: r,
@@ -58,27 +58,27 @@ func wantsUnpacked(r *http.Request) bool {
 	return r.Header.Get("Accept-Encoding") == "" && r.Header.Get("Range") == ""
 }
 
-// shownBody is a body whose errors are those of http.Transport.
-type shownBody struct {
+// reportedBody is a body whose errors are those of http.Transport.
+type reportedBody struct {
 	from   io.ReadCloser
 	ctx    context.Context
 	closed atomic.Bool
 }
 
 // Read implements io.Reader.
-func (b *shownBody) Read(to []byte) (int, error) {
+func (b *reportedBody) Read(to []byte) (int, error) {
 	if b.closed.Load() {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	n, err := b.from.Read(to)
 	if err != nil && err != io.EOF {
-		err = b.because(err)
+		err = b.explain(err)
 	}
 	return n, err
 }
 
-// because is what the context says where that is why the body ended: its callee may have heard first that it is too late.
-func (b *shownBody) because(err error) error {
+// explain is what the context says where that is why the body ended: its callee may have heard first that it is too late.
+func (b *reportedBody) explain(err error) error {
 	if given := b.ctx.Err(); given != nil {
 		return given
 	}
@@ -89,20 +89,20 @@ func (b *shownBody) because(err error) error {
 }
 
 // Close implements io.Closer.
-func (b *shownBody) Close() error {
+func (b *reportedBody) Close() error {
 	b.closed.Store(true)
 	return b.from.Close()
 }
 
-// gunzipped takes gzip off a body when it is first read.
-type gunzipped struct {
+// gzipBody takes gzip off a body when it is first read.
+type gzipBody struct {
 	packed io.ReadCloser
 	reader *gzip.Reader
 	err    error
 }
 
 // Read implements io.Reader.
-func (g *gunzipped) Read(to []byte) (int, error) {
+func (g *gzipBody) Read(to []byte) (int, error) {
 	if g.reader == nil && g.err == nil {
 		g.reader, g.err = gzip.NewReader(g.packed)
 	}
@@ -113,7 +113,7 @@ func (g *gunzipped) Read(to []byte) (int, error) {
 }
 
 // Close implements io.Closer.
-func (g *gunzipped) Close() error {
+func (g *gzipBody) Close() error {
 	g.err = http.ErrBodyReadAfterClose
 	return g.packed.Close()
 }

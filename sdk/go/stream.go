@@ -40,8 +40,8 @@ func CallStream(ctx context.Context, name string, req *Request, body io.Reader) 
 
 // Stream is CallStream.
 func (c *Client) Stream(ctx context.Context, name string, req *Request, body io.Reader) (*Stream, error) {
-	if err := mayCall(ctx, name); err != nil {
-		return nil, failed(name, "", err)
+	if err := checkContext(ctx, name); err != nil {
+		return nil, callError(name, "", err)
 	}
 	if req == nil {
 		req = &Request{}
@@ -49,22 +49,22 @@ func (c *Client) Stream(ctx context.Context, name string, req *Request, body io.
 	if body == nil && len(req.Body) > pieceSize {
 		body = bytes.NewReader(req.Body) // the answer may have to be read before all of it can go
 	}
-	p := home.forCalls(ctx)
-	if p != nil && p.Learns(ctx, name) {
+	p := home.endpointForCalls(ctx)
+	if p != nil && p.AwaitRoute(ctx, name) {
 		stream, err := c.streamOverShm(ctx, p, name, req, body)
-		elsewhere := party.Unsent(err) || body == nil && didNotRun(err)
+		elsewhere := party.IsUnsent(err) || body == nil && didNotRun(err)
 		if !elsewhere || c.ShmOnly {
-			return stream, failed(name, PathShm, err)
+			return stream, callError(name, PathShm, err)
 		}
 	}
 	if c.ShmOnly {
-		return nil, failed(name, "", ErrNoPeer)
+		return nil, callError(name, "", ErrNoPeer)
 	}
 	stream, err := c.streamOverHTTP(ctx, p, name, req, body)
-	return stream, failed(name, PathHTTP, err)
+	return stream, callError(name, PathHTTP, err)
 }
 
-func (c *Client) streamOverShm(ctx context.Context, p *party.Party, name string, req *Request, body io.Reader) (*Stream, error) {
+func (c *Client) streamOverShm(ctx context.Context, p *party.Endpoint, name string, req *Request, body io.Reader) (*Stream, error) {
 	head, err := requestHead(req)
 	if err != nil {
 		return nil, err
@@ -78,21 +78,21 @@ func (c *Client) streamOverShm(ctx context.Context, p *party.Party, name string,
 		return nil, err
 	}
 	if body != nil {
-		go feed(x, body)
+		go sendBody(x, body)
 	}
-	var answer party.Answer
+	var answer party.CallResponse
 	rest, err := x.Answer(&answer)
 	if err != nil {
 		x.Close()
 		return nil, err
 	}
-	return streamOf(name, x, &answer, rest)
+	return newStream(name, x, &answer, rest)
 }
 
 const pieceSize = 65_536 - memory.EnvelopeSize
 
-// feed sends a body as it comes.
-func feed(x *party.Exchange, body io.Reader) {
+// sendBody sends a body as it comes.
+func sendBody(x *party.Exchange, body io.Reader) {
 	if closer, ok := body.(io.Closer); ok {
 		defer closer.Close()
 	}
@@ -113,7 +113,7 @@ func feed(x *party.Exchange, body io.Reader) {
 	}
 }
 
-func streamOf(name string, x *party.Exchange, answer *party.Answer, rest *party.Inflow) (*Stream, error) {
+func newStream(name string, x *party.Exchange, answer *party.CallResponse, rest *party.BodyReader) (*Stream, error) {
 	body, length := &streamBody{name: name, exchange: x}, int64(len(answer.BodyBytes))
 	if body.Reader = io.Reader(strings.NewReader(string(answer.BodyBytes))); rest != nil {
 		body.Reader, length = rest, -1
@@ -151,7 +151,7 @@ type streamBody struct {
 func (b *streamBody) Read(to []byte) (int, error) {
 	n, err := b.Reader.Read(to)
 	if err != nil && err != io.EOF {
-		err = failed(b.name, PathShm, err)
+		err = callError(b.name, PathShm, err)
 	}
 	if err != nil {
 		b.exchange.Close()
@@ -165,7 +165,7 @@ func (b *streamBody) Close() error {
 	return nil
 }
 
-func (c *Client) streamOverHTTP(ctx context.Context, p *party.Party, name string, req *Request, body io.Reader) (*Stream, error) {
+func (c *Client) streamOverHTTP(ctx context.Context, p *party.Endpoint, name string, req *Request, body io.Reader) (*Stream, error) {
 	if body == nil {
 		body = bytes.NewReader(req.Body)
 	}
@@ -182,7 +182,7 @@ func (c *Client) streamOverHTTP(ctx context.Context, p *party.Party, name string
 		text, _ := io.ReadAll(io.LimitReader(answer.Body, longestText))
 		return nil, &PlatformError{answer.StatusCode, reason, string(text)}
 	}
-	path, obstacle := told(answer.Header, p, name)
+	path, obstacle := reportedPath(answer.Header, p, name)
 	return &Stream{
 		Status: answer.StatusCode, Header: answer.Header, Length: answer.ContentLength, Body: answer.Body, Path: path, NotNearer: obstacle,
 	}, nil

@@ -50,65 +50,65 @@ func PostForm(url string, data url.Values) (*http.Response, error) {
 // RoundTrip implements http.RoundTripper.
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL == nil {
-		return t.others().RoundTrip(r) // which says so
+		return t.otherTransport().RoundTrip(r) // which says so
 	}
 	wanted, ok := targetOf(r.URL, t.gateway())
 	if !ok && r.URL.Scheme == "nearpath" {
 		if r.Body != nil {
 			r.Body.Close()
 		}
-		return nil, failed(r.URL.Host, "", errName)
+		return nil, callError(r.URL.Host, "", errName)
 	}
 	if !ok {
-		return t.others().RoundTrip(r)
+		return t.otherTransport().RoundTrip(r)
 	}
-	p := home.forCalls(r.Context())
-	if p != nil && !wantsConnection(r) && p.Learns(r.Context(), wanted.name) {
-		response, again, err := t.near(r, wanted)
+	p := home.endpointForCalls(r.Context())
+	if p != nil && !wantsConnection(r) && p.AwaitRoute(r.Context(), wanted.name) {
+		response, again, err := t.roundTripShm(r, wanted)
 		if again == nil {
 			return response, err
 		}
 		r = again
 	}
 	if wanted.bare {
-		response, again, err := t.elsewhere(r)
+		response, again, err := t.roundTripOther(r)
 		if again == nil {
 			return response, err
 		}
 		r = again
 	}
-	return t.far(r, wanted, p)
+	return t.roundTripGateway(r, wanted, p)
 }
 
-// elsewhere sends a request to the host that has the name. When there is none it comes back.
-func (t Transport) elsewhere(r *http.Request) (*http.Response, *http.Request, error) {
+// roundTripOther sends a request to the host that has the name. When there is none it comes back.
+func (t Transport) roundTripOther(r *http.Request) (*http.Response, *http.Request, error) {
 	if r.Body != nil && r.GetBody == nil { // it would be closed
-		if _, err := net.DefaultResolver.LookupHost(r.Context(), r.URL.Hostname()); isNobody(err) {
+		if _, err := net.DefaultResolver.LookupHost(r.Context(), r.URL.Hostname()); isNoPeer(err) {
 			return nil, r, nil
 		}
-		response, err := t.others().RoundTrip(r)
+		response, err := t.otherTransport().RoundTrip(r)
 		return response, nil, err
 	}
-	response, err := t.others().RoundTrip(r)
-	if !isNobody(err) {
+	response, err := t.otherTransport().RoundTrip(r)
+	if !isNoPeer(err) {
 		return response, nil, err
 	}
 	again := r.Clone(r.Context())
 	if r.Body != nil {
-		if again = withBody(again, r); again == nil {
+		if again = withRequestBody(again, r); again == nil {
 			return nil, nil, err
 		}
 	}
 	return nil, again, nil
 }
 
-func isNobody(err error) bool {
+func isNoPeer(err error) bool {
 	var unknown *net.DNSError
 	return errors.As(err, &unknown)
 }
 
-// far sends a request through the gateway.
-func (t Transport) far(r *http.Request, wanted target, p *party.Party) (*http.Response, error) {
+// roundTripGateway sends a request through the gateway.
+func (t Transport) roundTripGateway(r *http.Request, wanted target, p *party.Endpoint) (*http.Response, error) {
 	out := r.Clone(r.Context())
 	if out.Header == nil {
 		out.Header = http.Header{}
@@ -120,9 +120,9 @@ func (t Transport) far(r *http.Request, wanted target, p *party.Party) (*http.Re
 		}
 		out.URL, out.Host = where, ""
 	}
-	handOnTrace(r.Context(), out.Header)
-	handOn(r.Context(), out.Header)
-	response, err := t.functions().RoundTrip(out)
+	forwardTrace(r.Context(), out.Header)
+	forwardHeaders(r.Context(), out.Header)
+	response, err := t.functionTransport().RoundTrip(out)
 	if err != nil {
 		return nil, err
 	}
@@ -135,21 +135,21 @@ func (t Transport) far(r *http.Request, wanted target, p *party.Party) (*http.Re
 
 // CloseIdleConnections closes connections that no call uses; http.Client finds it.
 func (t Transport) CloseIdleConnections() {
-	for _, each := range []http.RoundTripper{t.others(), t.functions()} {
+	for _, each := range []http.RoundTripper{t.otherTransport(), t.functionTransport()} {
 		if closer, ok := each.(interface{ CloseIdleConnections() }); ok {
 			closer.CloseIdleConnections()
 		}
 	}
 }
 
-func (t Transport) others() http.RoundTripper {
+func (t Transport) otherTransport() http.RoundTripper {
 	if t.Base != nil {
 		return t.Base
 	}
 	return original
 }
 
-func (t Transport) functions() http.RoundTripper {
+func (t Transport) functionTransport() http.RoundTripper {
 	if t.Base != nil {
 		return t.Base
 	}

@@ -5,18 +5,18 @@
 
 use nearpath::{CallOptions, Path, Request, Response};
 
-const OVER_HTTP: &str =
-    "{\"message\":\"a response of one hundred bytes, to a call that came over HTTP.......................\"}\n";
-const OVER_SHM: &str =
-    "{\"message\":\"a response of one hundred bytes, to a call through shared memory.....................\"}\n";
+const OVER_HTTP: &str = "{\"message\":\"a response of one hundred bytes, to a call that came over HTTP.......................\"}\n";
+const OVER_SHM: &str = "{\"message\":\"a response of one hundred bytes, to a call through shared memory.....................\"}\n";
 
-async fn reply(request: Request) -> Response {
+async fn handle(request: Request) -> Response {
     // Over HTTP its watchdog asks on its behalf, until the function has joined the domain.
     if request.arrival_path() != Path::Shm {
         return Response::new(OVER_HTTP);
     }
     // No other path: an edge that is missing must show as an error.
-    let Some(next) = std::env::args().nth(1) else { return Response::new(OVER_SHM) };
+    let Some(next) = std::env::args().nth(1) else {
+        return Response::new(OVER_SHM);
+    };
     match nearpath::call_with(&next, "", CallOptions::default().shm_only()).await {
         Ok(_) => Response::new(OVER_SHM),
         Err(error) => {
@@ -27,7 +27,7 @@ async fn reply(request: Request) -> Response {
 }
 
 fn main() -> Result<(), nearpath::Error> {
-    nearpath::serve(reply)
+    nearpath::serve(handle)
 }
 
 #[cfg(test)]

@@ -6,25 +6,28 @@ use http::Method;
 use nearpath_testkit::eventually;
 use serde_json::{Value, json};
 
-use crate::house::House;
-use crate::shm::{ask, function, until_in_memory};
+use crate::shm::{call_traced, chain_function, wait_in_memory};
+use crate::test_server::TestServer;
 
 /// Bytes that are nowhere else.
-fn unique(what: &str) -> Vec<u8> {
+fn unique_bytes(what: &str) -> Vec<u8> {
     let salt = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap();
     format!("{what}:{}", salt.trim()).into_bytes()
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The memory of a chain as root sees it: the pools that a function's processes have mapped.
-async fn pools(house: &House, name: &str) -> Vec<Vec<u8>> {
+async fn mapped_pools(server: &TestServer, name: &str) -> Vec<Vec<u8>> {
     let mut pools = Vec::new();
-    for pid in house.processes(name).await {
+    for pid in server.instance_processes(name).await {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        for line in maps.lines().filter(|line| line.contains("/memfd:nearpath-pool")) {
+        for line in maps
+            .lines()
+            .filter(|line| line.contains("/memfd:nearpath-pool"))
+        {
             let range = line.split_whitespace().next().unwrap();
             pools.push(fs::read(format!("/proc/{pid}/map_files/{range}")).unwrap());
         }
@@ -32,20 +35,25 @@ async fn pools(house: &House, name: &str) -> Vec<Vec<u8>> {
     pools
 }
 
-fn holds(pools: &[Vec<u8>], wanted: &[u8]) -> bool {
-    pools.iter().any(|pool| pool.windows(wanted.len()).any(|bytes| bytes == wanted))
+fn contains_bytes(pools: &[Vec<u8>], wanted: &[u8]) -> bool {
+    pools
+        .iter()
+        .any(|pool| pool.windows(wanted.len()).any(|bytes| bytes == wanted))
 }
 
 /// Every attempt upon a process of the other chain was refused.
 fn assert_refused(strike: &Value) {
     for (attempt, outcome) in strike.as_object().unwrap() {
         let nothing = outcome.as_array().is_some_and(Vec::is_empty);
-        assert!(nothing || outcome["refused"].is_i64(), "{attempt}: {outcome}");
+        assert!(
+            nothing || outcome["refused"].is_i64(),
+            "{attempt}: {outcome}"
+        );
     }
 }
 
-fn intruder(house: &House) -> Value {
-    let folder = house.data_dir.join("intruder");
+fn intruder_function(server: &TestServer) -> Value {
+    let folder = server.data_dir.join("intruder");
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("handler.py"), include_str!("canaries.py")).unwrap();
     json!({
@@ -60,45 +68,81 @@ fn intruder(house: &House) -> Value {
 #[tokio::test]
 async fn no_chain_reads_or_writes_anothers_canary() {
     nearpath_testkit::need_root!();
-    let house = House::start().await;
-    house.deploy_ready(&function(&house, "second", None, "")).await;
-    house.deploy_ready(&function(&house, "first", Some("second"), "second")).await;
-    house.deploy_ready(&intruder(&house)).await;
-    until_in_memory(&house, "first").await;
+    let server = TestServer::start().await;
+    server
+        .deploy_ready(&chain_function(&server, "second", None, ""))
+        .await;
+    server
+        .deploy_ready(&chain_function(&server, "first", Some("second"), "second"))
+        .await;
+    server.deploy_ready(&intruder_function(&server)).await;
+    wait_in_memory(&server, "first").await;
     eventually("the intruder is in its chain's memory", async || {
-        let answer = house.ask(Method::POST, "/function/intruder", "null").await;
+        let answer = server
+            .send_request(Method::POST, "/function/intruder", "null")
+            .await;
         answer.status() == 200
     })
     .await;
-    let (canary, mark) = (unique("canary"), unique("mark"));
-    let planted = house.ask(Method::POST, "/function/first", canary.clone()).await;
+    let (canary, mark) = (unique_bytes("canary"), unique_bytes("mark"));
+    let planted = server
+        .send_request(Method::POST, "/function/first", canary.clone())
+        .await;
     assert!(planted.status().is_success(), "{:?}", planted.body());
-    assert!(holds(&pools(&house, "first").await, &canary), "it is planted, and can be found");
+    assert!(
+        contains_bytes(&mapped_pools(&server, "first").await, &canary),
+        "it is planted, and can be found"
+    );
 
-    let pids = [house.processes("first").await, house.processes("second").await].concat();
-    let asked = json!({ "canary": hex(&canary), "mark": hex(&mark), "pids": pids }).to_string();
-    let answer = house.ask(Method::POST, "/function/intruder", asked).await;
-    let told: Value = serde_json::from_slice(answer.body()).unwrap_or_else(|_| panic!("{answer:?}\n{}", house.log()));
+    let pids = [
+        server.instance_processes("first").await,
+        server.instance_processes("second").await,
+    ]
+    .concat();
+    let question =
+        json!({ "canary": to_hex(&canary), "mark": to_hex(&mark), "pids": pids }).to_string();
+    let answer = server
+        .send_request(Method::POST, "/function/intruder", question)
+        .await;
+    let report: Value = serde_json::from_slice(answer.body())
+        .unwrap_or_else(|_| panic!("{answer:?}\n{}", server.log()));
 
-    let welcome = &told["welcome"];
+    let welcome = &report["welcome"];
     assert_eq!(
         (&welcome["domain"], &welcome["function"]),
         (&json!("other.openfaas-fn"), &json!("intruder.openfaas-fn"))
     );
-    assert_eq!(told["doors"], json!(["dispatch"]), "one door, its own");
+    assert_eq!(report["doors"], json!(["dispatch"]), "one door, its own");
     assert!(
-        told["bytes"].as_u64().unwrap() > 1 << 20 && told["control"] == true,
-        "it has memory to look through: {told}"
+        report["bytes"].as_u64().unwrap() > 1 << 20 && report["control"] == true,
+        "it has memory to look through: {report}"
     );
-    assert_eq!(told["leaked"], json!([]), "read");
-    let beyond = &told["beyond"];
-    assert_eq!((&beyond["read"], &beyond["signal"]), (&json!(0), &told["bus"]), "nothing lies beyond a pool: {beyond}");
-    assert!(beyond["grown"]["refused"].is_i64() && beyond["written"]["refused"].is_i64(), "{beyond}");
-    assert_eq!(told["strikes"].as_object().unwrap().len(), pids.len());
-    told["strikes"].as_object().unwrap().values().for_each(assert_refused);
+    assert_eq!(report["leaked"], json!([]), "read");
+    let beyond = &report["beyond"];
+    assert_eq!(
+        (&beyond["read"], &beyond["signal"]),
+        (&json!(0), &report["bus"]),
+        "nothing lies beyond a pool: {beyond}"
+    );
+    assert!(
+        beyond["grown"]["refused"].is_i64() && beyond["written"]["refused"].is_i64(),
+        "{beyond}"
+    );
+    assert_eq!(report["strikes"].as_object().unwrap().len(), pids.len());
+    report["strikes"]
+        .as_object()
+        .unwrap()
+        .values()
+        .for_each(assert_refused);
 
-    assert!(holds(&pools(&house, "intruder").await, &mark), "its mark is where it could write");
-    let after = pools(&house, "first").await;
-    assert!(holds(&after, &canary) && !holds(&after, &mark), "written");
-    assert_eq!(ask(&house, "first").await.status(), 200);
+    assert!(
+        contains_bytes(&mapped_pools(&server, "intruder").await, &mark),
+        "its mark is where it could write"
+    );
+    let after = mapped_pools(&server, "first").await;
+    assert!(
+        contains_bytes(&after, &canary) && !contains_bytes(&after, &mark),
+        "written"
+    );
+    assert_eq!(call_traced(&server, "first").await.status(), 200);
 }

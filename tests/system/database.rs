@@ -8,58 +8,102 @@ use nearpath_testkit::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A server that ends with this.
-pub(crate) struct Database {
-    home: tempfile::TempDir,
-    at: Ipv4Addr,
+pub(crate) struct TestDatabase {
+    folder: tempfile::TempDir,
+    address: Ipv4Addr,
     port: u16,
     child: Option<Child>,
 }
 
 /// The programs of the newest version that is installed.
-fn programs() -> Option<PathBuf> {
+fn find_programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let bins = versions.filter_map(|version| Some(version.ok()?.path().join("bin")));
-    bins.filter(|bin| bin.join("initdb").exists() && bin.join("psql").exists()).max()
+    bins.filter(|bin| bin.join("initdb").exists() && bin.join("psql").exists())
+        .max()
 }
 
-impl Database {
-    /// Makes one that answers to `SELECT name()` with its name, and does not start it; `None`: it is not installed.
-    pub(crate) async fn make(name: &str, at: Ipv4Addr, port: u16) -> Option<Self> {
-        let bin = programs()?;
-        let home = tempfile::Builder::new().prefix("nearpath-test-").tempdir().unwrap();
-        done(Command::new("chown").arg("postgres:postgres").arg(home.path()));
+impl TestDatabase {
+    /// Makes one that answers to `SELECT name()` with its name, and does not start it; `NoConnection`: it is not installed.
+    pub(crate) async fn create(name: &str, at: Ipv4Addr, port: u16) -> Option<Self> {
+        let bin = find_programs()?;
+        let home_dir = tempfile::Builder::new()
+            .prefix("nearpath-test-")
+            .tempdir()
+            .unwrap();
+        run_to_end(
+            Command::new("chown")
+                .arg("postgres:postgres")
+                .arg(home_dir.path()),
+        );
         let mut initdb = as_owner(&bin.join("initdb"));
-        initdb.arg("-D").arg(home.path().join("data"));
-        done(initdb.args(["-U", "postgres", "--auth=trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]));
-        let rules = home.path().join("data/pg_hba.conf");
+        initdb.arg("-D").arg(home_dir.path().join("data"));
+        run_to_end(initdb.args([
+            "-U",
+            "postgres",
+            "--auth=trust",
+            "-E",
+            "UTF8",
+            "--locale=C.UTF-8",
+            "--no-sync",
+        ]));
+        let rules = home_dir.path().join("data/pg_hba.conf");
         std::fs::write(rules, "host all all all trust\n").unwrap();
-        let mut database = Self { home, at, port, child: None };
+        let mut database = Self {
+            folder: home_dir,
+            address: at,
+            port,
+            child: None,
+        };
         database.start().await;
-        database.sql(&format!("CREATE FUNCTION name() RETURNS text LANGUAGE sql RETURN '{name}'"));
+        database.sql(&format!(
+            "CREATE FUNCTION name() RETURNS text LANGUAGE sql RETURN '{name}'"
+        ));
         database.stop(Signal::INT);
         Some(database)
     }
 
     /// Starts it where it belongs.
     pub(crate) async fn start(&mut self) {
-        let mut command = as_owner(&programs().unwrap().join("postgres"));
-        command.arg("-D").arg(self.home.path().join("data"));
-        let (at, port) = (format!("listen_addresses={}", self.at), format!("port={}", self.port));
-        let settings = ["unix_socket_directories=", "fsync=off", "dynamic_shared_memory_type=mmap", &at, &port];
+        let mut command = as_owner(&find_programs().unwrap().join("postgres"));
+        command.arg("-D").arg(self.folder.path().join("data"));
+        let (at, port) = (
+            format!("listen_addresses={}", self.address),
+            format!("port={}", self.port),
+        );
+        let settings = [
+            "unix_socket_directories=",
+            "fsync=off",
+            "dynamic_shared_memory_type=mmap",
+            &at,
+            &port,
+        ];
         for setting in settings {
             command.args(["-c", setting]);
         }
-        let log = std::fs::File::options().create(true).append(true).open(self.home.path().join("log")).unwrap();
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join("log"))
+            .unwrap();
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
         self.child = Some(command.spawn().unwrap());
-        eventually("PostgreSQL answers", async || self.try_sql("SELECT 1").is_some()).await;
+        eventually("PostgreSQL answers", async || {
+            self.try_sql("SELECT 1").is_some()
+        })
+        .await;
     }
 
-    /// `Signal::INT` ends sessions properly; `Signal::KILL` lets its processes fall, as a machine would that loses its power.
+    /// `Signal::TAG_INT` ends sessions properly; `Signal::KILL` lets its processes fall, as a machine would that loses its power.
     pub(crate) fn stop(&mut self, how: Signal) {
-        let Some(mut child) = self.child.take() else { return };
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
         let pid = Pid::from_child(&child);
-        let sessions = children(pid.as_raw_nonzero().get());
+        let sessions = child_processes(pid.as_raw_nonzero().get());
         kill_process(pid, how).unwrap();
         if how == Signal::KILL {
             for session in sessions {
@@ -67,35 +111,59 @@ impl Database {
             }
         }
         child.wait().unwrap();
-        self.forget_memory();
+        self.drop_caches();
     }
 
     /// Killed, it leaves a segment of shared memory to the machine; the seventh line of its lock file tells which (`storage/ipc` in its source).
-    fn forget_memory(&self) {
-        let lock = self.home.path().join("data/postmaster.pid");
+    fn drop_caches(&self) {
+        let lock = self.folder.path().join("data/postmaster.pid");
         let text = std::fs::read_to_string(&lock).unwrap_or_default();
-        if let Some(segment) = text.lines().nth(6).and_then(|line| line.split_whitespace().nth(1)) {
-            let _ = Command::new("ipcrm").args(["-m", segment]).stderr(Stdio::null()).status();
+        if let Some(segment) = text
+            .lines()
+            .nth(6)
+            .and_then(|line| line.split_whitespace().nth(1))
+        {
+            let _ = Command::new("ipcrm")
+                .args(["-m", segment])
+                .stderr(Stdio::null())
+                .status();
             let _ = std::fs::remove_file(lock);
         }
     }
 
     /// Runs a statement past every house.
     pub(crate) fn sql(&self, sql: &str) -> String {
-        self.try_sql(sql).unwrap_or_else(|| panic!("{sql}: {}", self.log()))
+        self.try_sql(sql)
+            .unwrap_or_else(|| panic!("{sql}: {}", self.log()))
     }
 
     fn try_sql(&self, sql: &str) -> Option<String> {
-        let mut command = Command::new(programs()?.join("psql"));
-        command.args(["-X", "-q", "-A", "-t", "-U", "postgres", "-d", "postgres", "-h", &self.at.to_string()]);
-        let output = command.args(["-p", &self.port.to_string(), "-c", sql]).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        let mut command = Command::new(find_programs()?.join("psql"));
+        command.args([
+            "-X",
+            "-q",
+            "-A",
+            "-t",
+            "-U",
+            "postgres",
+            "-d",
+            "postgres",
+            "-h",
+            &self.address.to_string(),
+        ]);
+        let output = command
+            .args(["-p", &self.port.to_string(), "-c", sql])
+            .output()
+            .ok()?;
+        output
+            .status
+            .success()
+            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
     /// Sessions of others than the one that asks.
     pub(crate) fn sessions(&self) -> u32 {
-        let sql =
-            "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
         self.sql(sql).parse().unwrap()
     }
 
@@ -105,28 +173,43 @@ impl Database {
     }
 
     fn log(&self) -> String {
-        std::fs::read_to_string(self.home.path().join("log")).unwrap_or_default()
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 }
 
-impl Drop for Database {
+impl Drop for TestDatabase {
     fn drop(&mut self) {
         self.stop(Signal::QUIT);
     }
 }
 
-fn children(parent: i32) -> Vec<Pid> {
-    let text = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
-    text.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+fn child_processes(parent: i32) -> Vec<Pid> {
+    let text = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))
+        .unwrap_or_default();
+    text.split_whitespace()
+        .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        .collect()
 }
 
-fn done(command: &mut Command) {
+fn run_to_end(command: &mut Command) {
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 fn as_owner(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "--"]).arg(program).current_dir("/");
+    command
+        .args([
+            "--reuid=postgres",
+            "--regid=postgres",
+            "--init-groups",
+            "--",
+        ])
+        .arg(program)
+        .current_dir("/");
     command
 }

@@ -9,153 +9,206 @@ use nearpath_testkit::{eventually, need_root, program, skip};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::database::Database;
-use crate::egress::{run, runner};
-use crate::house::House;
-use crate::outside::{MACHINE, Redis, on_a_machine};
+use crate::database::TestDatabase;
+use crate::egress::{run_code, runner_function};
+use crate::external_server::{MACHINE_V4, TestRedis, on_own_machine};
+use crate::test_server::TestServer;
 
 /// The other machine's address.
-const OTHER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 8);
+const OTHER_MACHINE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 8);
 /// A name that means the one or the other.
-const NAME: &str = "db.shop.internal";
+const DATABASE_NAME: &str = "db.shop.internal";
 /// A statement of a session's own, as a call does that opens one and closes it.
-const ONCE: &str = "session = pg.Session(*at)\nsaid = session.ask('SELECT name()')\nsession.close()";
+const QUERY_ONCE: &str =
+    "session = pg.Session(*at)\nsaid = session.ask('SELECT name()')\nsession.close()";
 
 /// A function that runs what it is sent and knows a client of PostgreSQL, `pg`.
-pub(crate) fn client(folder: &Path, egress: &str) -> Value {
-    let spec = runner(folder, "goes", egress);
+pub(crate) fn client_code(folder: &Path, egress: &str) -> Value {
+    let spec = runner_function(folder, "goes", egress);
     std::fs::write(folder.join("fn-goes/pg.py"), include_str!("pg.py")).unwrap();
     spec
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind((MACHINE, 0)).unwrap().local_addr().unwrap().port()
+    TcpListener::bind((MACHINE_V4, 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 /// Opens a session and says `SELECT name()` in it.
-fn once(to: impl std::fmt::Display, port: u16) -> String {
-    format!("import pg\nat = ('{to}', {port})\n{ONCE}")
+fn query_once(to: impl std::fmt::Display, port: u16) -> String {
+    format!("import pg\nat = ('{to}', {port})\n{QUERY_ONCE}")
 }
 
 /// Sixteen clients at a time, in a call each; none is refused, and each hears this.
-async fn all_hear(house: &House, code: &str, name: &str) {
-    let calls = futures_util::future::join_all((0..16).map(|_| run(house, "goes", code))).await;
-    assert!(calls.iter().all(|said| *said == format!("['{name}']")), "{calls:?}\n{}", house.log());
+async fn wait_answered_by(server: &TestServer, code: &str, name: &str) {
+    let calls =
+        futures_util::future::join_all((0..16).map(|_| run_code(server, "goes", code))).await;
+    assert!(
+        calls.iter().all(|reply| *reply == format!("['{name}']")),
+        "{calls:?}\n{}",
+        server.log()
+    );
 }
 
 #[tokio::test]
 async fn another_server_at_the_same_address() {
     need_root!();
-    on_a_machine();
+    on_own_machine();
     let port = free_port();
-    let (Some(mut first), Some(mut second)) =
-        (Database::make("first", MACHINE, port).await, Database::make("second", MACHINE, port).await)
-    else {
+    let (Some(mut first), Some(mut second)) = (
+        TestDatabase::create("first", MACHINE_V4, port).await,
+        TestDatabase::create("second", MACHINE_V4, port).await,
+    ) else {
         skip!("needs PostgreSQL")
     };
     first.start().await;
     let folder = tempfile::tempdir().unwrap();
-    let house = House::start_in(folder.path(), &[]).await;
-    let egress = format!("{MACHINE}:{port} protocol=postgres user=postgres max=3 wait=30s");
-    house.deploy_ready(&client(folder.path(), &egress)).await;
-    let once = once(MACHINE, port);
+    let server = TestServer::start_in(folder.path(), &[]).await;
+    let egress = format!("{MACHINE_V4}:{port} protocol=postgres user=postgres max=3 wait=30s");
+    server
+        .deploy_ready(&client_code(folder.path(), &egress))
+        .await;
+    let once = query_once(MACHINE_V4, port);
     let keep = format!(
-        "import builtins, pg\nbuiltins.kept = pg.Session('{MACHINE}', {port})\nsaid = builtins.kept.ask('SELECT name()')"
+        "import builtins, pg\nbuiltins.kept = pg.Session('{MACHINE_V4}', {port})\nsaid = builtins.kept.ask('SELECT name()')"
     );
     let kept = "import builtins\nsaid = builtins.kept.ask('SELECT name()')";
-    assert_eq!(run(&house, "goes", &keep).await, "['first']", "{}", house.log());
-    all_hear(&house, &once, "first").await;
-    assert!((1..=3).contains(&first.sessions()), "some are kept: {}", first.sessions());
+    assert_eq!(
+        run_code(&server, "goes", &keep).await,
+        "['first']",
+        "{}",
+        server.log()
+    );
+    wait_answered_by(&server, &once, "first").await;
+    assert!(
+        (1..=3).contains(&first.sessions()),
+        "some are kept: {}",
+        first.sessions()
+    );
 
     first.stop(Signal::KILL);
-    let down = run(&house, "goes", &once).await;
-    assert!(down.starts_with("08006") || down == "closed", "who comes in between is told: {down}");
+    let down = run_code(&server, "goes", &once).await;
+    assert!(
+        down.starts_with("08006") || down == "closed",
+        "who comes in between is told: {down}"
+    );
     second.start().await;
-    assert_eq!(run(&house, "goes", kept).await, "['second']", "a session between two statements does not notice");
-    all_hear(&house, &once, "second").await;
+    assert_eq!(
+        run_code(&server, "goes", kept).await,
+        "['second']",
+        "a session between two statements does not notice"
+    );
+    wait_answered_by(&server, &once, "second").await;
     assert!(second.sessions() <= 3, "{}", second.sessions());
 }
 
 /// Words of nft(8) and ss(8), in the test's own network.
-fn says(program: &str, words: &str) -> Option<String> {
-    let output = Command::new(program).args(words.split_whitespace()).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+fn answered_by(program: &str, wanted: &str) -> Option<String> {
+    let output = Command::new(program)
+        .args(wanted.split_whitespace())
+        .output()
+        .ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// A server's machine loses its power: its connections are gone, and nobody was told. Whether that can be played here.
-fn vanishes(server: &mut Database, port: u16) -> bool {
+fn vanish_silently(server: &mut TestDatabase, port: u16) -> bool {
     let mute = format!(
         "add table ip mute; add chain ip mute out {{ type filter hook output priority 0; }}; add rule ip mute out tcp sport {port} drop"
     );
-    let muted = says("nft", &mute).is_some();
+    let muted = answered_by("nft", &mute).is_some();
     server.stop(Signal::KILL);
     let gone = (0..100).any(|_| {
-        says("ss", &format!("-K -t -a sport = :{port}"))
-            .is_some_and(|_| says("ss", &format!("-H -t -a -n sport = :{port}")).is_some_and(|left| left.is_empty()))
+        answered_by("ss", &format!("-K -t -a sport = :{port}")).is_some_and(|_| {
+            answered_by("ss", &format!("-H -t -a -n sport = :{port}"))
+                .is_some_and(|left| left.is_empty())
+        })
     });
-    muted && says("nft", "delete table ip mute").is_some() && gone
+    muted && answered_by("nft", "delete table ip mute").is_some() && gone
 }
 
 #[tokio::test]
-async fn another_server_at_the_address_of_one_that_vanished_without_a_word() {
+async fn another_server_at_the_address_of_one_that_vanished_silently() {
     need_root!();
-    on_a_machine();
+    on_own_machine();
     let port = free_port();
-    let (Some(mut first), Some(mut second)) =
-        (Database::make("first", MACHINE, port).await, Database::make("second", MACHINE, port).await)
-    else {
+    let (Some(mut first), Some(mut second)) = (
+        TestDatabase::create("first", MACHINE_V4, port).await,
+        TestDatabase::create("second", MACHINE_V4, port).await,
+    ) else {
         skip!("needs PostgreSQL")
     };
     first.start().await;
     let folder = tempfile::tempdir().unwrap();
-    let house = House::start_in(folder.path(), &[]).await;
-    let egress = format!("{MACHINE}:{port} protocol=postgres user=postgres max=3 wait=30s");
-    house.deploy_ready(&client(folder.path(), &egress)).await;
-    let once = once(MACHINE, port);
-    all_hear(&house, &once, "first").await;
+    let server = TestServer::start_in(folder.path(), &[]).await;
+    let egress = format!("{MACHINE_V4}:{port} protocol=postgres user=postgres max=3 wait=30s");
+    server
+        .deploy_ready(&client_code(folder.path(), &egress))
+        .await;
+    let once = query_once(MACHINE_V4, port);
+    wait_answered_by(&server, &once, "first").await;
     assert!(first.sessions() > 0, "else this test shows nothing");
     // Those that were used within the last seconds are not asked: they might fail, as a statement does that is under way.
     tokio::time::sleep(std::time::Duration::from_secs(6)).await;
-    if !vanishes(&mut first, port) {
+    if !vanish_silently(&mut first, port) {
         skip!("needs nft, and ss that may end connections");
     }
     second.start().await;
-    all_hear(&house, &once, "second").await;
+    wait_answered_by(&server, &once, "second").await;
     assert!(second.sessions() <= 3, "{}", second.sessions());
 }
 
 /// A file of names that the house has in the place of the machine's.
-struct Names(PathBuf);
+struct HostsFile(PathBuf);
 
-impl Names {
+impl HostsFile {
     fn new(folder: &Path, meaning: Ipv4Addr) -> Self {
         let names = Self(folder.join("hosts"));
-        names.mean(meaning);
+        names.point_to(meaning);
         names
     }
 
     /// In its place, for it is mounted.
-    fn mean(&self, meaning: Ipv4Addr) {
-        std::fs::write(&self.0, format!("127.0.0.1 localhost\n{meaning} {NAME}\n")).unwrap();
+    fn point_to(&self, meaning: Ipv4Addr) {
+        std::fs::write(
+            &self.0,
+            format!("127.0.0.1 localhost\n{meaning} {DATABASE_NAME}\n"),
+        )
+        .unwrap();
     }
 
-    async fn house(&self, folder: &Path) -> House {
+    async fn start_server(&self, folder: &Path) -> TestServer {
         let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", "mount --bind \"$0\" /etc/hosts && exec \"$@\""]);
+        command.args([
+            "--mount",
+            "sh",
+            "-c",
+            "mount --bind \"$0\" /etc/hosts && exec \"$@\"",
+        ]);
         command.arg(&self.0).arg(program("nearpath"));
-        let mut house = House::spawn(command, folder, &[]);
-        house.until_ready().await;
-        house
+        let mut server = TestServer::spawn_with(command, folder, &[]);
+        server.wait_ready().await;
+        server
     }
 }
 
 /// Two servers on two machines.
-async fn two(port: u16) -> Option<(Database, Database)> {
+async fn start_two(port: u16) -> Option<(TestDatabase, TestDatabase)> {
     let mut devices = NetworkDevices::open().unwrap();
     let loopback = devices.device_index("lo").unwrap();
-    devices.add_address(loopback, (OTHER.into(), 32)).unwrap();
-    let (mut first, mut second) =
-        (Database::make("first", MACHINE, port).await?, Database::make("second", OTHER, port).await?);
+    devices
+        .add_address(loopback, (OTHER_MACHINE.into(), 32))
+        .unwrap();
+    let (mut first, mut second) = (
+        TestDatabase::create("first", MACHINE_V4, port).await?,
+        TestDatabase::create("second", OTHER_MACHINE, port).await?,
+    );
     first.start().await;
     second.start().await;
     Some((first, second))
@@ -164,62 +217,102 @@ async fn two(port: u16) -> Option<(Database, Database)> {
 #[tokio::test]
 async fn a_name_that_means_another_server_once_the_first_is_dead() {
     need_root!();
-    on_a_machine();
+    on_own_machine();
     let port = free_port();
-    let Some((mut first, second)) = two(port).await else { skip!("needs PostgreSQL") };
+    let Some((mut first, second)) = start_two(port).await else {
+        skip!("needs PostgreSQL")
+    };
     let folder = tempfile::tempdir().unwrap();
-    let names = Names::new(folder.path(), MACHINE);
-    let house = names.house(folder.path()).await;
-    let egress = format!("{NAME}:{port} protocol=postgres user=postgres max=3 wait=30s");
-    house.deploy_ready(&client(folder.path(), &egress)).await;
-    all_hear(&house, &once(NAME, port), "first").await;
+    let names = HostsFile::new(folder.path(), MACHINE_V4);
+    let server = names.start_server(folder.path()).await;
+    let egress = format!("{DATABASE_NAME}:{port} protocol=postgres user=postgres max=3 wait=30s");
+    server
+        .deploy_ready(&client_code(folder.path(), &egress))
+        .await;
+    wait_answered_by(&server, &query_once(DATABASE_NAME, port), "first").await;
     first.stop(Signal::KILL);
-    let down = run(&house, "goes", &once(NAME, port)).await;
+    let down = run_code(&server, "goes", &query_once(DATABASE_NAME, port)).await;
     assert!(down.starts_with("08006") || down == "closed", "{down}");
-    names.mean(OTHER);
-    all_hear(&house, &once(NAME, port), "second").await;
+    names.point_to(OTHER_MACHINE);
+    wait_answered_by(&server, &query_once(DATABASE_NAME, port), "second").await;
     assert!(second.sessions() <= 3, "{}", second.sessions());
 }
 
 #[tokio::test]
 async fn a_name_that_means_another_server_while_the_first_still_answers() {
     need_root!();
-    on_a_machine();
+    on_own_machine();
     let port = free_port();
-    let Some((first, second)) = two(port).await else { skip!("needs PostgreSQL") };
+    let Some((first, second)) = start_two(port).await else {
+        skip!("needs PostgreSQL")
+    };
     let folder = tempfile::tempdir().unwrap();
-    let names = Names::new(folder.path(), MACHINE);
-    let house = names.house(folder.path()).await;
-    let egress = format!("{NAME}:{port} protocol=postgres user=postgres max=3 wait=30s");
-    house.deploy_ready(&client(folder.path(), &egress)).await;
-    all_hear(&house, &once(NAME, port), "first").await;
-    names.mean(OTHER);
-    let moved = async || run(&house, "goes", &once(NAME, port)).await == "['second']";
+    let names = HostsFile::new(folder.path(), MACHINE_V4);
+    let server = names.start_server(folder.path()).await;
+    let egress = format!("{DATABASE_NAME}:{port} protocol=postgres user=postgres max=3 wait=30s");
+    server
+        .deploy_ready(&client_code(folder.path(), &egress))
+        .await;
+    wait_answered_by(&server, &query_once(DATABASE_NAME, port), "first").await;
+    names.point_to(OTHER_MACHINE);
+    let moved =
+        async || run_code(&server, "goes", &query_once(DATABASE_NAME, port)).await == "['second']";
     eventually("the name is asked for again", moved).await;
-    all_hear(&house, &once(NAME, port), "second").await;
-    eventually("nothing is kept at the first one", async || first.sessions() == 0).await;
+    wait_answered_by(&server, &query_once(DATABASE_NAME, port), "second").await;
+    eventually("nothing is kept at the first one", async || {
+        first.sessions() == 0
+    })
+    .await;
     assert!(second.sessions() <= 3, "{}", second.sessions());
 }
 
 #[tokio::test]
 async fn a_redis_that_starts_anew_is_not_noticed() {
     need_root!();
-    on_a_machine();
+    on_own_machine();
     let folder = tempfile::tempdir().unwrap();
-    let Some(redis) = Redis::start(folder.path(), "sesame").await else { skip!("needs redis-server") };
+    let Some(redis) = TestRedis::start(folder.path(), "sesame").await else {
+        skip!("needs redis-server")
+    };
     let port = redis.port;
-    let house = House::start_in(folder.path(), &[]).await;
+    let server = TestServer::start_in(folder.path(), &[]).await;
     let secret = serde_json::json!({ "name": "door", "value": "sesame" }).to_string();
-    assert!(house.ask(http::Method::POST, "/system/secrets", secret).await.status().is_success());
-    let egress = format!("{MACHINE}:{port} protocol=redis password=secret:door max=2");
-    house.deploy_ready(&runner(folder.path(), "goes", &egress)).await;
+    assert!(
+        server
+            .send_request(http::Method::POST, "/system/secrets", secret)
+            .await
+            .status()
+            .is_success()
+    );
+    let egress = format!("{MACHINE_V4}:{port} protocol=redis password=secret:door max=2");
+    server
+        .deploy_ready(&runner_function(folder.path(), "goes", &egress))
+        .await;
     let ask = "kept.sendall(b'PING\\r\\n')\nsaid = kept.recv(99)";
-    let open =
-        format!("import builtins\nkept = builtins.kept = socket.create_connection(('{MACHINE}', {port}), 20)\n{ask}");
+    let open = format!(
+        "import builtins\nkept = builtins.kept = socket.create_connection(('{MACHINE_V4}', {port}), 20)\n{ask}"
+    );
     let again = format!("import builtins\nkept = builtins.kept\n{ask}");
-    assert_eq!(run(&house, "goes", &open).await, "b'+PONG\\r\\n'", "{}", house.log());
+    assert_eq!(
+        run_code(&server, "goes", &open).await,
+        "b'+PONG\\r\\n'",
+        "{}",
+        server.log()
+    );
     drop(redis); // killed
-    let Some(_anew) = Redis::start_at(folder.path(), "sesame", port).await else { unreachable!("it was there before") };
-    assert_eq!(run(&house, "goes", &again).await, "b'+PONG\\r\\n'", "{}", house.log());
-    assert_eq!(run(&house, "goes", &open).await, "b'+PONG\\r\\n'", "{}", house.log());
+    let Some(_anew) = TestRedis::start_at(folder.path(), "sesame", port).await else {
+        unreachable!("it was there before")
+    };
+    assert_eq!(
+        run_code(&server, "goes", &again).await,
+        "b'+PONG\\r\\n'",
+        "{}",
+        server.log()
+    );
+    assert_eq!(
+        run_code(&server, "goes", &open).await,
+        "b'+PONG\\r\\n'",
+        "{}",
+        server.log()
+    );
 }

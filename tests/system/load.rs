@@ -10,19 +10,19 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 /// What became of a load.
-pub(crate) struct Outcome {
+pub(crate) struct LoadOutcome {
     pub(crate) answered: usize,
     pub(crate) failures: Vec<String>,
 }
 
 /// How far a load is, while it runs.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct LoadCounts {
     begun: AtomicUsize,
     ended: AtomicUsize,
 }
 
-impl Counts {
+impl LoadCounts {
     /// Requests that were begun.
     pub(crate) fn begun(&self) -> usize {
         self.begun.load(Ordering::SeqCst)
@@ -35,7 +35,12 @@ impl Counts {
 }
 
 /// Sends `rate` requests a second for `length`, each on a connection of its own, and waits for all.
-pub(crate) async fn open_loop(addr: SocketAddr, path: &str, rate: u32, length: Duration) -> Outcome {
+pub(crate) async fn open_loop(
+    addr: SocketAddr,
+    path: &str,
+    rate: u32,
+    length: Duration,
+) -> LoadOutcome {
     counted_loop(addr, path, (rate, length), &Arc::default()).await
 }
 
@@ -44,21 +49,32 @@ pub(crate) async fn counted_loop(
     addr: SocketAddr,
     path: &str,
     (rate, length): (u32, Duration),
-    counts: &Arc<Counts>,
-) -> Outcome {
+    counts: &Arc<LoadCounts>,
+) -> LoadOutcome {
     let (start, mut running) = (Instant::now(), JoinSet::new());
     let total = (f64::from(rate) * length.as_secs_f64()) as u32;
     for n in 0..total {
         sleep_until(start + Duration::from_secs(1) * n / rate).await;
-        let request = Request::post(path).header("host", "test").body(Default::default()).unwrap();
+        let request = Request::post(path)
+            .header("host", "test")
+            .body(Default::default())
+            .unwrap();
         let counts = Arc::clone(counts);
         counts.begun.fetch_add(1, Ordering::SeqCst);
         running.spawn(async move {
-            let answered = tokio::time::timeout(Duration::from_secs(20), crate::house::send(addr, request)).await;
+            let answered = tokio::time::timeout(
+                Duration::from_secs(20),
+                crate::test_server::send_request(addr, request),
+            )
+            .await;
             counts.ended.fetch_add(1, Ordering::SeqCst);
             match answered {
                 Ok(Ok(answer)) if answer.status().is_success() => Ok(()),
-                Ok(Ok(answer)) => Err(format!("{}: {}", answer.status(), String::from_utf8_lossy(answer.body()))),
+                Ok(Ok(answer)) => Err(format!(
+                    "{}: {}",
+                    answer.status(),
+                    String::from_utf8_lossy(answer.body())
+                )),
                 Ok(Err(error)) => Err(format!("{error:?}")),
                 Err(_) => Err("no answer within 20 s".to_owned()),
             }
@@ -66,5 +82,8 @@ pub(crate) async fn counted_loop(
     }
     let results = running.join_all().await;
     let answered = results.iter().filter(|r| r.is_ok()).count();
-    Outcome { answered, failures: results.into_iter().filter_map(Result::err).collect() }
+    LoadOutcome {
+        answered,
+        failures: results.into_iter().filter_map(Result::err).collect(),
+    }
 }

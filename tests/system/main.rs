@@ -1,30 +1,32 @@
 //! The whole system from outside: a real `nearpath up` in a folder of its own, spoken to over its REST API and its
 //! gateway, with real sandboxes. One binary, so that it links once.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on says so by panicking"
+)]
 
-mod ahead;
-mod badinput;
+mod bad_input;
 mod canaries;
 mod coap;
 mod cpu;
 mod database;
-mod death;
-mod direct;
+mod direct_calls;
 mod egress;
+mod external_server;
 mod failover;
-mod forward;
+mod forwarding;
 mod grpc;
-mod house;
 mod http3;
 mod invoke;
 mod load;
 mod mqtt;
 mod names;
-mod outside;
+mod outbound_calls;
 mod own_tls;
-mod pickup;
 mod placement;
 mod pool;
+mod prefetch;
+mod process_death;
 mod quic;
 mod restart;
 mod retail;
@@ -35,6 +37,7 @@ mod security;
 mod sensors;
 mod shm;
 mod strict;
+mod test_server;
 mod thaw;
 mod tls;
 mod transports;

@@ -8,17 +8,20 @@ use std::sync::Arc;
 use std::thread;
 
 use nearpath_testkit::{eventually, need_root, skip};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair,
+};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
-use crate::ahead::told;
-use crate::egress::{hello, is_reset, run, runner};
-use crate::house::House;
-use crate::outside::{NAMED, on_a_machine};
+use crate::egress::{hello_code, is_reset_error, run_code, runner_function};
+use crate::external_server::{MACHINE_NAME, on_own_machine};
+use crate::prefetch::pool_value;
+use crate::test_server::TestServer;
 
-const PYTHON: &str = r#"import socket, ssl, sys
+const PYTHON_CLIENT: &str = r#"import socket, ssl, sys
 context = ssl.create_default_context(cafile="ca.pem")
 context.load_cert_chain("client.pem", "client.key")
 with context.wrap_socket(socket.create_connection((sys.argv[1], int(sys.argv[2])), 20), server_hostname=sys.argv[1]) as s:
@@ -26,7 +29,7 @@ with context.wrap_socket(socket.create_connection((sys.argv[1], int(sys.argv[2])
     print(s.recv(99).decode().strip())
 "#;
 
-const NODE: &str = r#"const fs = require("fs"), [host, port] = process.argv.slice(2);
+const NODE_CLIENT: &str = r#"const fs = require("fs"), [host, port] = process.argv.slice(2);
 const read = (name) => fs.readFileSync(name);
 const own = { ca: read("ca.pem"), cert: read("client.pem"), key: read("client.key") };
 const socket = require("tls").connect({ host, port, servername: host, ...own }, () => socket.write("hello\n"));
@@ -35,7 +38,7 @@ socket.on("error", (error) => { console.log(error.message); process.exit(1); });
 socket.on("data", (data) => { console.log(data.toString().trim()); socket.end(); });
 "#;
 
-const GO: &str = r#"package main
+const GO_CLIENT: &str = r#"package main
 
 import ("bufio"; "crypto/tls"; "crypto/x509"; "fmt"; "os")
 
@@ -55,7 +58,7 @@ func main() {
 }
 "#;
 
-const JAVA: &str = r#"import java.io.*; import java.nio.file.*; import java.security.*; import java.security.cert.*;
+const JAVA_CLIENT: &str = r#"import java.io.*; import java.nio.file.*; import java.security.*; import java.security.cert.*;
 import java.security.cert.Certificate; import java.security.spec.*; import java.util.*; import javax.net.ssl.*;
 public class Client {
     static Certificate certificate(String name) throws Exception {
@@ -86,32 +89,52 @@ public class Client {
 "#;
 
 /// An authority, with certificates of a server of this name and of a client; what clients need is written to `folder`.
-fn certified(name: &str, folder: &Path) -> ServerConfig {
+fn mutual_tls_config(name: &str, folder: &Path) -> ServerConfig {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.distinguished_name.push(DnType::CommonName, "authority");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "authority");
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let certificate = |name: &str, purpose| {
-        let (mut params, key) = (CertificateParams::new([name.to_owned()]).unwrap(), KeyPair::generate().unwrap());
+        let (mut params, key) = (
+            CertificateParams::new([name.to_owned()]).unwrap(),
+            KeyPair::generate().unwrap(),
+        );
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![purpose];
         (params.signed_by(&key, &authority).unwrap(), key)
     };
     let (server, server_key) = certificate(name, ExtendedKeyUsagePurpose::ServerAuth);
-    let (client, client_key) = certificate("client.example.com", ExtendedKeyUsagePurpose::ClientAuth);
-    let files = [("ca.pem", authority.pem()), ("client.pem", client.pem()), ("client.key", client_key.serialize_pem())];
-    files.iter().for_each(|(name, text)| std::fs::write(folder.join(name), text).unwrap());
+    let (client, client_key) =
+        certificate("client.example.com", ExtendedKeyUsagePurpose::ClientAuth);
+    let files = [
+        ("ca.pem", authority.pem()),
+        ("client.pem", client.pem()),
+        ("client.key", client_key.serialize_pem()),
+    ];
+    files
+        .iter()
+        .for_each(|(name, text)| std::fs::write(folder.join(name), text).unwrap());
     let mut roots = RootCertStore::empty();
     roots.add(authority.der().clone()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build().unwrap();
-    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .build()
+            .unwrap();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
     let key = PrivateKeyDer::try_from(server_key.serialize_der()).unwrap();
-    config.with_client_cert_verifier(clients).with_single_cert(vec![server.der().clone()], key).unwrap()
+    config
+        .with_client_cert_verifier(clients)
+        .with_single_cert(vec![server.der().clone()], key)
+        .unwrap()
 }
 
 /// Says to each line by which name it was called, and whether its client has shown a certificate.
-fn server(config: ServerConfig) -> u16 {
+fn start_tls_server(config: ServerConfig) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (port, config) = (listener.local_addr().unwrap().port(), Arc::new(config));
     thread::spawn(move || {
@@ -122,9 +145,12 @@ fn server(config: ServerConfig) -> u16 {
                 let mut line = String::new();
                 if lines.read_line(&mut line).is_ok_and(|read| read > 0) {
                     let stream = lines.get_mut();
-                    let (name, shown) = (stream.conn.server_name(), stream.conn.peer_certificates().is_some());
-                    let said = format!("heard {} {shown} {line}", name.unwrap_or("nobody"));
-                    let _ = stream.write_all(said.as_bytes()); // it may have gone
+                    let (name, presented) = (
+                        stream.conn.server_name(),
+                        stream.conn.peer_certificates().is_some(),
+                    );
+                    let reply = format!("heard {} {presented} {line}", name.unwrap_or("nobody"));
+                    let _ = stream.write_all(reply.as_bytes()); // it may have gone
                     let _ = lines.read_line(&mut line);
                 }
             });
@@ -133,23 +159,40 @@ fn server(config: ServerConfig) -> u16 {
     port
 }
 
-fn done(command: &mut Command) -> bool {
+fn run_to_end(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
 /// What there is of these languages, as commands to be run in the function's folder.
-fn clients(folder: &Path) -> Vec<(&'static str, String)> {
-    let sources = [("client.py", PYTHON), ("client.js", NODE), ("client.go", GO), ("Client.java", JAVA)];
-    sources.iter().for_each(|(name, text)| std::fs::write(folder.join(name), text).unwrap());
+fn available_clients(folder: &Path) -> Vec<(&'static str, String)> {
+    let sources = [
+        ("client.py", PYTHON_CLIENT),
+        ("client.js", NODE_CLIENT),
+        ("client.go", GO_CLIENT),
+        ("Client.java", JAVA_CLIENT),
+    ];
+    sources
+        .iter()
+        .for_each(|(name, text)| std::fs::write(folder.join(name), text).unwrap());
     let mut go = Command::new("go");
-    go.current_dir(folder).env("CGO_ENABLED", "0").args(["build", "-o", "goclient", "client.go"]);
+    go.current_dir(folder)
+        .env("CGO_ENABLED", "0")
+        .args(["build", "-o", "goclient", "client.go"]);
     let mut javac = Command::new("javac");
     javac.arg("-d").arg(folder).arg(folder.join("Client.java"));
     [
         ("Python", true, "python3 client.py"),
-        ("Node", done(Command::new("node").arg("--version")), "node client.js"),
-        ("Go", done(&mut go), "./goclient"),
-        ("Java", done(&mut javac), "java -XX:TieredStopAtLevel=1 -cp . Client"),
+        (
+            "Node",
+            run_to_end(Command::new("node").arg("--version")),
+            "node client.js",
+        ),
+        ("Go", run_to_end(&mut go), "./goclient"),
+        (
+            "Java",
+            run_to_end(&mut javac),
+            "java -XX:TieredStopAtLevel=1 -cp . Client",
+        ),
     ]
     .into_iter()
     .filter(|(_, there, _)| *there)
@@ -159,37 +202,73 @@ fn clients(folder: &Path) -> Vec<(&'static str, String)> {
 
 /// What the function says plainly goes through TLS of the node's, by connections on which TLS was ready before.
 #[tokio::test]
-async fn tls_of_the_nodes_is_ready_before_it_is_wanted() {
+async fn tls_of_the_node_is_ready_before_it_is_wanted() {
     need_root!();
-    on_a_machine();
+    on_own_machine();
     let folder = tempfile::tempdir().unwrap();
-    let rcgen::CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed([NAMED.to_owned()]).unwrap();
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed([MACHINE_NAME.to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
-    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-    let port = server(config.with_single_cert(vec![cert.der().clone()], key).unwrap());
-    let house = House::start_in(folder.path(), &[]).await;
+    let config =
+        ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let config = config
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth();
+    let port = start_tls_server(
+        config
+            .with_single_cert(vec![cert.der().clone()], key)
+            .unwrap(),
+    );
+    let server = TestServer::start_in(folder.path(), &[]).await;
     for (name, value) in [("ca", cert.pem()), ("other", certificate_of_another())] {
         let secret = serde_json::json!({ "name": name, "value": value }).to_string();
-        assert!(house.ask(http::Method::POST, "/system/secrets", secret).await.status().is_success());
+        assert!(
+            server
+                .send_request(http::Method::POST, "/system/secrets", secret)
+                .await
+                .status()
+                .is_success()
+        );
     }
-    let egress = |ca| format!("{NAMED}:{port} protocol=tcp tls=originate ca=secret:{ca}");
-    house.deploy_ready(&runner(folder.path(), "goes", &egress("ca"))).await;
-    house.deploy_ready(&runner(folder.path(), "doubts", &egress("other"))).await;
-    let heard = format!("heard {NAMED} false hello");
+    let egress = |ca| format!("{MACHINE_NAME}:{port} protocol=tcp tls=originate ca=secret:{ca}");
+    server
+        .deploy_ready(&runner_function(folder.path(), "goes", &egress("ca")))
+        .await;
+    server
+        .deploy_ready(&runner_function(folder.path(), "doubts", &egress("other")))
+        .await;
+    let received = format!("heard {MACHINE_NAME} false hello");
     eventually("a connection was ready with TLS on it", async || {
-        assert_eq!(run(&house, "goes", &hello(NAMED, port)).await, heard, "{}", house.log());
-        told(&house, "goes", port, "hits") > 2
+        assert_eq!(
+            run_code(&server, "goes", &hello_code(MACHINE_NAME, port)).await,
+            received,
+            "{}",
+            server.log()
+        );
+        pool_value(&server, "goes", port, "hits") > 2
     })
     .await;
-    let said = run(&house, "doubts", &hello(NAMED, port)).await;
-    assert!(is_reset(&said), "{said}");
-    let log = house.ask(http::Method::GET, "/system/logs?name=doubts&follow=false", "").await;
-    assert!(String::from_utf8_lossy(log.body()).contains("certificate"), "the tenant is told why: {log:?}");
+    let reply = run_code(&server, "doubts", &hello_code(MACHINE_NAME, port)).await;
+    assert!(is_reset_error(&reply), "{reply}");
+    let log = server
+        .send_request(
+            http::Method::GET,
+            "/system/logs?name=doubts&follow=false",
+            "",
+        )
+        .await;
+    assert!(
+        String::from_utf8_lossy(log.body()).contains("certificate"),
+        "the tenant is told why: {log:?}"
+    );
 }
 
 fn certificate_of_another() -> String {
-    rcgen::generate_simple_self_signed([NAMED.to_owned()]).unwrap().cert.pem()
+    rcgen::generate_simple_self_signed([MACHINE_NAME.to_owned()])
+        .unwrap()
+        .cert
+        .pem()
 }
 
 #[tokio::test]
@@ -198,34 +277,50 @@ async fn tls_of_the_functions_own_goes_by_both_ways_out_untouched() {
     if let Err(why) = nearpath_kernel::probe::check_interception_support() {
         skip!("no shortcut here: {why}");
     }
-    on_a_machine();
+    on_own_machine();
     let folder = tempfile::tempdir().unwrap();
-    let home = folder.path().join("fn-given");
-    std::fs::create_dir_all(&home).unwrap();
-    let (config, clients) = (certified(NAMED, &home), clients(&home));
-    let port = server(config);
-    let house = House::start_in(folder.path(), &[]).await;
-    let given = runner(folder.path(), "given", &format!("{NAMED}:{port} protocol=tcp"));
-    let mut carried = runner(folder.path(), "carried", &format!("{NAMED}:{port} protocol=tcp warm=0"));
-    carried["image"] = given["image"].clone();
-    house.deploy_ready(&given).await;
-    house.deploy_ready(&carried).await;
+    let home_dir = folder.path().join("fn-given");
+    std::fs::create_dir_all(&home_dir).unwrap();
+    let (config, clients) = (
+        mutual_tls_config(MACHINE_NAME, &home_dir),
+        available_clients(&home_dir),
+    );
+    let port = start_tls_server(config);
+    let server = TestServer::start_in(folder.path(), &[]).await;
+    let provided = runner_function(
+        folder.path(),
+        "given",
+        &format!("{MACHINE_NAME}:{port} protocol=tcp"),
+    );
+    let mut carried = runner_function(
+        folder.path(),
+        "carried",
+        &format!("{MACHINE_NAME}:{port} protocol=tcp warm=0"),
+    );
+    carried["image"] = provided["image"].clone();
+    server.deploy_ready(&provided).await;
+    server.deploy_ready(&carried).await;
     for function in ["given", "carried"] {
         eventually("a warm socket is there", async || {
-            function == "carried" || told(&house, function, port, "warm") > 0
+            function == "carried" || pool_value(&server, function, port, "warm") > 0
         })
         .await;
         for (language, command) in &clients {
             let code = format!(
-                "done = subprocess.run('{command} {NAMED} {port}', shell=True, capture_output=True, timeout=60, text=True, cwd='/home/app/function')\n\
+                "done = subprocess.run('{command} {MACHINE_NAME} {port}', shell=True, capture_output=True, timeout=60, text=True, cwd='/home/app/function')\n\
                  said = done.stdout.strip() or done.stderr"
             );
             for _ in 0..2 {
-                let said = run(&house, function, &code).await;
-                assert_eq!(said, format!("heard {NAMED} true hello"), "{language}, {function}: {}", house.log());
+                let reply = run_code(&server, function, &code).await;
+                assert_eq!(
+                    reply,
+                    format!("heard {MACHINE_NAME} true hello"),
+                    "{language}, {function}: {}",
+                    server.log()
+                );
             }
         }
     }
-    assert!(told(&house, "given", port, "given") > 0);
-    assert_eq!(told(&house, "carried", port, "given"), 0);
+    assert!(pool_value(&server, "given", port, "given") > 0);
+    assert_eq!(pool_value(&server, "carried", port, "given"), 0);
 }

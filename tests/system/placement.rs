@@ -7,104 +7,153 @@ use std::time::Duration;
 use nearpath_testkit::eventually;
 use serde_json::{Value, json};
 
-use crate::house::House;
-use crate::shm::{ask, function, until_in_memory};
+use crate::shm::{call_traced, chain_function, wait_in_memory};
+use crate::test_server::TestServer;
 
-fn placed(house: &House, name: &str, next: Option<&str>, calls: &str, placement: &str) -> Value {
-    let mut spec = function(house, name, next, calls);
+fn placed_function(
+    server: &TestServer,
+    name: &str,
+    next: Option<&str>,
+    calls: &str,
+    placement: &str,
+) -> Value {
+    let mut spec = chain_function(server, name, next, calls);
     spec["annotations"]["nearpath.io/placement"] = json!(placement);
     spec
 }
 
-async fn chain(house: &House, placement: &str) {
-    house.deploy_ready(&placed(house, "second", None, "", placement)).await;
-    house.deploy_ready(&placed(house, "first", Some("second"), "second", placement)).await;
-    until_in_memory(house, "first").await;
-    eventually("first knows second", async || ask(house, "first").await.status() == 200).await;
+async fn deploy_chain(server: &TestServer, placement: &str) {
+    server
+        .deploy_ready(&placed_function(server, "second", None, "", placement))
+        .await;
+    server
+        .deploy_ready(&placed_function(
+            server,
+            "first",
+            Some("second"),
+            "second",
+            placement,
+        ))
+        .await;
+    wait_in_memory(server, "first").await;
+    eventually("first knows second", async || {
+        call_traced(server, "first").await.status() == 200
+    })
+    .await;
 }
 
 /// Processors on which the threads of a process may run, each list once; see proc_pid_status(5).
-fn allowed(pid: i32) -> BTreeSet<String> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+fn allowed_processors(pid: i32) -> BTreeSet<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
     let list = |path: std::path::PathBuf| {
         let status = fs::read_to_string(path.join("status")).ok()?;
-        status.lines().find_map(|line| Some(line.strip_prefix("Cpus_allowed_list:")?.trim().to_owned()))
+        status
+            .lines()
+            .find_map(|line| Some(line.strip_prefix("Cpus_allowed_list:")?.trim().to_owned()))
     };
     tasks.filter_map(|task| list(task.path())).collect()
 }
 
 /// The processors of the chain's threads.
-async fn found(house: &House) -> BTreeSet<String> {
+async fn used_processors(server: &TestServer) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for name in ["first", "second"] {
-        let processes = house.processes(name).await;
+        let processes = server.instance_processes(name).await;
         assert!(processes.len() >= 2, "a watchdog and a handler");
-        all.extend(processes.into_iter().flat_map(allowed));
+        all.extend(processes.into_iter().flat_map(allowed_processors));
     }
     all
 }
 
 /// The node's last word on the chain: the processor, or none for all of them.
-fn decided(house: &House) -> Option<usize> {
-    let log = house.log();
-    let word = log.lines().rfind(|line| line.contains("the chain's processor") && line.contains("shop.openfaas-fn"))?;
-    let (_, to) = word.rsplit_once(" to=").or_else(|| word.rsplit_once("\"to\":"))?;
+fn decided_processor(server: &TestServer) -> Option<usize> {
+    let log = server.log();
+    let word = log.lines().rfind(|line| {
+        line.contains("the chain's processor") && line.contains("shop.openfaas-fn")
+    })?;
+    let (_, to) = word
+        .rsplit_once(" to=")
+        .or_else(|| word.rsplit_once("\"to\":"))?;
     to.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 /// Whether all threads run where the node says.
-async fn as_decided(house: &House) -> bool {
-    let (decided, found, everywhere) = (decided(house), found(house).await, allowed(std::process::id() as i32));
+async fn runs_as_decided(server: &TestServer) -> bool {
+    let (decided, found, everywhere) = (
+        decided_processor(server),
+        used_processors(server).await,
+        allowed_processors(std::process::id() as i32),
+    );
     match decided {
         Some(core) => found == BTreeSet::from([core.to_string()]),
         None => found == everywhere,
     }
 }
 
-fn one_processor() -> bool {
+fn has_one_processor() -> bool {
     std::thread::available_parallelism().is_ok_and(|n| n.get() == 1)
 }
 
 #[tokio::test]
 async fn core_puts_every_thread_of_the_chain_on_the_processor_that_the_node_names() {
     nearpath_testkit::need_root!();
-    if one_processor() {
+    if has_one_processor() {
         nearpath_testkit::skip!("one processor: nothing is moved");
     }
-    let house = House::start().await;
-    chain(&house, "core").await;
-    eventually("the node names a processor", async || decided(&house).is_some()).await;
-    eventually("all threads are there", async || as_decided(&house).await).await;
-    assert_eq!(ask(&house, "first").await.status(), 200);
-    house.scale("second", 2).await;
-    house.until_available("second", 2).await;
-    eventually("so are those of an instance that comes later", async || as_decided(&house).await).await;
+    let server = TestServer::start().await;
+    deploy_chain(&server, "core").await;
+    eventually("the node names a processor", async || {
+        decided_processor(&server).is_some()
+    })
+    .await;
+    eventually("all threads are there", async || {
+        runs_as_decided(&server).await
+    })
+    .await;
+    assert_eq!(call_traced(&server, "first").await.status(), 200);
+    server.scale("second", 2).await;
+    server.wait_available("second", 2).await;
+    eventually("so are those of an instance that comes later", async || {
+        runs_as_decided(&server).await
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn spread_leaves_every_thread_alone() {
     nearpath_testkit::need_root!();
-    let house = House::start().await;
-    chain(&house, "spread").await;
-    assert_eq!((decided(&house), as_decided(&house).await), (None, true));
+    let server = TestServer::start().await;
+    deploy_chain(&server, "spread").await;
+    assert_eq!(
+        (decided_processor(&server), runs_as_decided(&server).await),
+        (None, true)
+    );
 }
 
 /// A chain that does next to nothing gets a processor where one has room, and none where all are busy with other work.
 #[tokio::test]
-async fn auto_puts_threads_where_the_node_says_it_has_decided() {
+async fn auto_puts_threads_where_the_node_decided() {
     nearpath_testkit::need_root!();
-    if one_processor() {
+    if has_one_processor() {
         nearpath_testkit::skip!("one processor: nothing is moved");
     }
-    let house = House::start().await;
-    chain(&house, "auto").await;
-    let patience = tokio::time::Instant::now() + Duration::from_secs(20);
-    while decided(&house).is_none() && tokio::time::Instant::now() < patience {
+    let server = TestServer::start().await;
+    deploy_chain(&server, "auto").await;
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while decided_processor(&server).is_none() && tokio::time::Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(50)).await; // the node looks every two seconds, and needs three looks
     }
-    eventually("all threads are where the node says", async || as_decided(&house).await).await;
-    assert_eq!(ask(&house, "first").await.status(), 200);
-    if decided(&house).is_none() {
-        nearpath_testkit::skip!("no processor of this machine had room for ten looks: the chain was left alone");
+    eventually("all threads are where the node says", async || {
+        runs_as_decided(&server).await
+    })
+    .await;
+    assert_eq!(call_traced(&server, "first").await.status(), 200);
+    if decided_processor(&server).is_none() {
+        nearpath_testkit::skip!(
+            "no processor of this machine had room for ten looks: the chain was left alone"
+        );
     }
 }

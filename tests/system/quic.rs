@@ -18,110 +18,209 @@ use nearpath_testkit::{eventually, need_root, skip, within};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::house::{Answer, House, http_function, send};
 use crate::load::open_loop;
+use crate::test_server::{TestResponse, TestServer, http_function, send_request};
 
 /// Answers with method, path and body; what begins with `/size/` with so many bytes.
-pub(crate) const MIRROR: &str = r#"if self.path.startswith("/size/"):
+pub(crate) const MIRROR_BODY: &str = r#"if self.path.startswith("/size/"):
     self.answer(200, b"x" * int(self.path[6:]))
 else:
     self.answer(200, f"{self.command} {self.path} ".encode() + body)"#;
 
-fn over_quic(folder: &Path, name: &str, body: &str) -> Value {
+fn quic_function(folder: &Path, name: &str, body: &str) -> Value {
     let mut function = http_function(folder, name, body);
     function["annotations"] = json!({ "nearpath.io/transport": "quic" });
     function
 }
 
-fn request(method: Method, path: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
-    let request = Request::builder().method(method).uri(path).header("host", "localhost");
-    request.header("x-nearpath-path", "tell").body(Full::new(body.into())).unwrap()
+fn post_request(method: Method, path: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "localhost");
+    request
+        .header("x-nearpath-path", "tell")
+        .body(Full::new(body.into()))
+        .unwrap()
 }
 
-pub(crate) async fn ask(house: &House, method: Method, path: &str, body: impl Into<Bytes>) -> Answer {
-    within(send(house.addr, request(method, path, body))).await.unwrap()
+pub(crate) async fn send_traced(
+    server: &TestServer,
+    method: Method,
+    path: &str,
+    body: impl Into<Bytes>,
+) -> TestResponse {
+    within(send_request(server.addr, post_request(method, path, body)))
+        .await
+        .unwrap()
 }
 
-pub(crate) fn path(answer: &Answer) -> &str {
-    answer.headers().get("x-nearpath-path").map_or("none", |path| path.to_str().unwrap())
+pub(crate) fn path_of(answer: &TestResponse) -> &str {
+    answer
+        .headers()
+        .get("x-nearpath-path")
+        .map_or("none", |path| path.to_str().unwrap())
 }
 
 /// The sum of a metric over the series that hold `labels`.
-pub(crate) async fn metric(house: &House, name: &str, labels: &str) -> u64 {
-    let page = within(send(house.admin, request(Method::GET, "/metrics", ""))).await.unwrap();
+pub(crate) async fn metric_value(server: &TestServer, name: &str, labels: &str) -> u64 {
+    let page = within(send_request(
+        server.admin,
+        post_request(Method::GET, "/metrics", ""),
+    ))
+    .await
+    .unwrap();
     let page = String::from_utf8(page.body().to_vec()).unwrap();
-    let of =
-        |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])) && line.contains(labels);
-    page.lines().filter(of).map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+    let of = |line: &&str| {
+        line.strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with(['{', ' ']))
+            && line.contains(labels)
+    };
+    page.lines()
+        .filter(of)
+        .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap())
+        .sum()
 }
 
-async fn first_flights(house: &House) -> u64 {
-    metric(house, "nearpath_quic_calls_total", "flight=\"first\"").await
+async fn first_flights(server: &TestServer) -> u64 {
+    metric_value(server, "nearpath_quic_calls_total", "flight=\"first\"").await
 }
 
 #[tokio::test]
 async fn calls_of_all_sizes_go_over_quic() {
     need_root!();
-    let house = House::start().await;
-    house.deploy_ready(&over_quic(&house.data_dir, "mirror", MIRROR)).await;
-    let answer = ask(&house, Method::GET, "/function/mirror/a?b=c", "").await;
-    assert_eq!((answer.status(), answer.body().as_ref()), (StatusCode::OK, b"GET /a?b=c ".as_ref()), "{}", house.log());
-    assert_eq!(path(&answer), "quic; not_nearer=no_domain", "{}", house.log());
-    let answer = ask(&house, Method::POST, "/function/mirror/", "a body").await;
-    assert_eq!((answer.body().as_ref(), path(&answer)), (b"POST / a body".as_ref(), "quic; not_nearer=no_domain"));
+    let server = TestServer::start().await;
+    server
+        .deploy_ready(&quic_function(&server.data_dir, "mirror", MIRROR_BODY))
+        .await;
+    let answer = send_traced(&server, Method::GET, "/function/mirror/a?b=c", "").await;
+    assert_eq!(
+        (answer.status(), answer.body().as_ref()),
+        (StatusCode::OK, b"GET /a?b=c ".as_ref()),
+        "{}",
+        server.log()
+    );
+    assert_eq!(
+        path_of(&answer),
+        "quic; not_nearer=no_domain",
+        "{}",
+        server.log()
+    );
+    let answer = send_traced(&server, Method::POST, "/function/mirror/", "a body").await;
+    assert_eq!(
+        (answer.body().as_ref(), path_of(&answer)),
+        (b"POST / a body".as_ref(), "quic; not_nearer=no_domain")
+    );
     for size in [64 * 1024 - 4096, 64 * 1024, 1 << 20] {
         let body = Bytes::from(vec![b'b'; size]);
-        let answer = ask(&house, Method::POST, "/function/mirror/", body).await;
-        assert_eq!((answer.body().len(), path(&answer)), (size + "POST / ".len(), "quic; not_nearer=no_domain"));
-        let answer = ask(&house, Method::GET, &format!("/function/mirror/size/{size}"), "").await;
-        assert_eq!((answer.body().len(), path(&answer)), (size, "quic; not_nearer=no_domain"));
+        let answer = send_traced(&server, Method::POST, "/function/mirror/", body).await;
+        assert_eq!(
+            (answer.body().len(), path_of(&answer)),
+            (size + "POST / ".len(), "quic; not_nearer=no_domain")
+        );
+        let answer = send_traced(
+            &server,
+            Method::GET,
+            &format!("/function/mirror/size/{size}"),
+            "",
+        )
+        .await;
+        assert_eq!(
+            (answer.body().len(), path_of(&answer)),
+            (size, "quic; not_nearer=no_domain")
+        );
     }
-    let head = ask(&house, Method::HEAD, "/function/mirror/", "").await;
-    assert_eq!((head.status(), head.body().len()), (StatusCode::NOT_IMPLEMENTED, 0)); // Python's own answer
-    assert_eq!(metric(&house, "nearpath_quic_silent_total", "").await, 0);
+    let head = send_traced(&server, Method::HEAD, "/function/mirror/", "").await;
+    assert_eq!(
+        (head.status(), head.body().len()),
+        (StatusCode::NOT_IMPLEMENTED, 0)
+    ); // Python's own answer
+    assert_eq!(
+        metric_value(&server, "nearpath_quic_silent_total", "").await,
+        0
+    );
 }
 
 #[tokio::test]
 async fn the_first_call_of_a_function_that_slept_is_in_the_first_flight() {
     need_root!();
-    let house = House::start().await;
+    let server = TestServer::start().await;
     for (round, name) in ["one", "two", "three"].into_iter().enumerate() {
-        house.deploy_ready(&over_quic(&house.data_dir, name, MIRROR)).await;
-        house.scale(name, 0).await;
-        house.until_available(name, 0).await;
-        let answer = ask(&house, Method::GET, &format!("/function/{name}/"), "").await;
-        assert_eq!((answer.status(), path(&answer)), (StatusCode::OK, "quic; not_nearer=no_domain"), "{}", house.log());
-        assert_eq!(first_flights(&house).await, round as u64 + 1, "{}", house.log());
+        server
+            .deploy_ready(&quic_function(&server.data_dir, name, MIRROR_BODY))
+            .await;
+        server.scale(name, 0).await;
+        server.wait_available(name, 0).await;
+        let answer = send_traced(&server, Method::GET, &format!("/function/{name}/"), "").await;
+        assert_eq!(
+            (answer.status(), path_of(&answer)),
+            (StatusCode::OK, "quic; not_nearer=no_domain"),
+            "{}",
+            server.log()
+        );
+        assert_eq!(
+            first_flights(&server).await,
+            round as u64 + 1,
+            "{}",
+            server.log()
+        );
     }
-    house.deploy_ready(&over_quic(&house.data_dir, "four", MIRROR)).await;
-    let answer = ask(&house, Method::POST, "/function/four/", "by now UDP is known to get through").await;
-    assert_eq!((answer.status(), first_flights(&house).await), (StatusCode::OK, 4));
+    server
+        .deploy_ready(&quic_function(&server.data_dir, "four", MIRROR_BODY))
+        .await;
+    let answer = send_traced(
+        &server,
+        Method::POST,
+        "/function/four/",
+        "by now UDP is known to get through",
+    )
+    .await;
+    assert_eq!(
+        (answer.status(), first_flights(&server).await),
+        (StatusCode::OK, 4)
+    );
 }
 
 #[tokio::test]
 async fn functions_without_a_sandbox_are_called_over_quic_too() {
     let folder = tempfile::tempdir().unwrap();
-    let house = House::start_in(folder.path(), &["--no-sandbox"]).await;
-    house.deploy_ready(&over_quic(folder.path(), "mirror", MIRROR)).await;
-    let answer = ask(&house, Method::GET, "/function/mirror", "").await;
-    assert_eq!((answer.status(), path(&answer)), (StatusCode::OK, "quic; not_nearer=no_domain"), "{}", house.log());
-    assert_eq!(first_flights(&house).await, 1, "{}", house.log());
+    let server = TestServer::start_in(folder.path(), &["--no-sandbox"]).await;
+    server
+        .deploy_ready(&quic_function(folder.path(), "mirror", MIRROR_BODY))
+        .await;
+    let answer = send_traced(&server, Method::GET, "/function/mirror", "").await;
+    assert_eq!(
+        (answer.status(), path_of(&answer)),
+        (StatusCode::OK, "quic; not_nearer=no_domain"),
+        "{}",
+        server.log()
+    );
+    assert_eq!(first_flights(&server).await, 1, "{}", server.log());
 }
 
 #[tokio::test]
-async fn who_says_that_nothing_goes_early_is_heard() {
+async fn a_function_that_forbids_early_data_gets_none() {
     need_root!();
-    let house = House::start().await;
-    for (name, setting) in [("always", "always"), ("idempotent", "idempotent"), ("never", "never")] {
-        let mut function = over_quic(&house.data_dir, name, MIRROR);
+    let server = TestServer::start().await;
+    for (name, setting) in [
+        ("always", "always"),
+        ("idempotent", "idempotent"),
+        ("never", "never"),
+    ] {
+        let mut function = quic_function(&server.data_dir, name, MIRROR_BODY);
         function["annotations"]["nearpath.io/zero-rtt"] = json!(setting);
-        house.deploy_ready(&function).await;
+        server.deploy_ready(&function).await;
     }
     let early = async |name: &str, method: Method| {
-        let before = first_flights(&house).await;
-        let answer = ask(&house, method, &format!("/function/{name}"), "").await;
-        assert_eq!((answer.status(), path(&answer)), (StatusCode::OK, "quic; not_nearer=no_domain"), "{}", house.log());
-        first_flights(&house).await > before
+        let before = first_flights(&server).await;
+        let answer = send_traced(&server, method, &format!("/function/{name}"), "").await;
+        assert_eq!(
+            (answer.status(), path_of(&answer)),
+            (StatusCode::OK, "quic; not_nearer=no_domain"),
+            "{}",
+            server.log()
+        );
+        first_flights(&server).await > before
     };
     assert!(!early("never", Method::GET).await);
     assert!(!early("idempotent", Method::POST).await);
@@ -129,56 +228,73 @@ async fn who_says_that_nothing_goes_early_is_heard() {
 }
 
 #[tokio::test]
-async fn lines_are_opened_ahead_of_calls_for_functions_that_are_called() {
+async fn connections_are_opened_ahead_for_functions_that_are_called() {
     need_root!();
     let folder = tempfile::tempdir().unwrap();
-    let house = House::start_in(folder.path(), &["--threads", "1"]).await;
+    let server = TestServer::start_in(folder.path(), &["--threads", "1"]).await;
     for name in ["called", "idle"] {
-        house.deploy_ready(&over_quic(folder.path(), name, MIRROR)).await;
+        server
+            .deploy_ready(&quic_function(folder.path(), name, MIRROR_BODY))
+            .await;
     }
     for _ in 0..5 {
-        ask(&house, Method::GET, "/function/called", "").await;
+        send_traced(&server, Method::GET, "/function/called", "").await;
     }
     for name in ["idle", "called"] {
-        assert_eq!(metric(&house, "nearpath_quic_opened_ahead_total", "").await, 0, "{}", house.log());
-        house.scale(name, 2).await;
-        house.until_available(name, 2).await;
+        assert_eq!(
+            metric_value(&server, "nearpath_quic_opened_ahead_total", "").await,
+            0,
+            "{}",
+            server.log()
+        );
+        server.scale(name, 2).await;
+        server.wait_available(name, 2).await;
     }
-    let opened = async || metric(&house, "nearpath_quic_opened_ahead_total", "").await == 1;
+    let opened = async || metric_value(&server, "nearpath_quic_opened_ahead_total", "").await == 1;
     eventually("a line to the second instance", opened).await;
 }
 
-pub(crate) async fn connect(house: &House) -> SendRequest<TestBody> {
-    let stream = tokio::net::TcpStream::connect(house.addr).await.unwrap();
+pub(crate) async fn connect_http1(server: &TestServer) -> SendRequest<TestBody> {
+    let stream = tokio::net::TcpStream::connect(server.addr).await.unwrap();
     let (sender, connection) = handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     sender
 }
 
-pub(crate) type TestBody = http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infallible>;
+pub(crate) type TestBody =
+    http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
-pub(crate) fn whole(body: &'static str) -> TestBody {
+pub(crate) fn full_body(body: &'static str) -> TestBody {
     Full::new(Bytes::from_static(body.as_bytes())).boxed_unsync()
 }
 
 /// What an instance has in its `/tmp`, seen from outside.
-pub(crate) async fn inside(house: &House, name: &str, file: &str) -> std::path::PathBuf {
-    let pid = house.instance_pids(name).await[0];
+pub(crate) async fn instance_file(
+    server: &TestServer,
+    name: &str,
+    file: &str,
+) -> std::path::PathBuf {
+    let pid = server.instance_pids(name).await[0];
     format!("/proc/{pid}/root/tmp/{file}").into()
 }
 
 #[tokio::test]
 async fn a_body_that_comes_in_pieces_arrives_whole() {
     need_root!();
-    let house = House::start().await;
-    let mut echo = crate::house::echo(&house.data_dir, "echo");
+    let server = TestServer::start().await;
+    let mut echo = crate::test_server::echo_function(&server.data_dir, "echo");
     echo["annotations"] = json!({ "nearpath.io/transport": "quic" });
-    house.deploy_ready(&echo).await;
+    server.deploy_ready(&echo).await;
     let (pieces, coming) = tokio::sync::mpsc::unbounded_channel::<Bytes>();
-    let coming = futures_util::stream::unfold(coming, async |mut coming| Some((coming.recv().await?, coming)));
+    let coming = futures_util::stream::unfold(coming, async |mut coming| {
+        Some((coming.recv().await?, coming))
+    });
     let body = StreamBody::new(coming.map(|piece| Ok(Frame::data(piece)))).boxed_unsync();
-    let mut sender = connect(&house).await;
-    let request = Request::post("/function/echo").header("host", "x").body(body).unwrap();
+    let mut sender = connect_http1(&server).await;
+    let request = Request::post("/function/echo")
+        .header("host", "x")
+        .body(body)
+        .unwrap();
     let answer = sender.send_request(request);
     for piece in ["one ", "two ", "three"] {
         pieces.send(piece.into()).unwrap();
@@ -186,96 +302,174 @@ async fn a_body_that_comes_in_pieces_arrives_whole() {
     }
     drop(pieces);
     let answer = within(answer).await.unwrap();
-    assert_eq!(within(answer.into_body().collect()).await.unwrap().to_bytes(), "one two three");
-    assert_eq!(metric(&house, "nearpath_quic_calls_total", "").await, 1, "{}", house.log());
+    assert_eq!(
+        within(answer.into_body().collect())
+            .await
+            .unwrap()
+            .to_bytes(),
+        "one two three"
+    );
+    assert_eq!(
+        metric_value(&server, "nearpath_quic_calls_total", "").await,
+        1,
+        "{}",
+        server.log()
+    );
 }
 
 #[tokio::test]
 async fn killed_instances_cost_only_the_requests_inside_them() {
     need_root!();
-    let house = House::start().await;
-    let work = over_quic(&house.data_dir, "work", "self.answer(200, b'done')");
-    crate::death::only_the_requests_inside_are_lost_of(&house, &work).await;
+    let server = TestServer::start().await;
+    let work = quic_function(&server.data_dir, "work", "self.answer(200, b'done')");
+    crate::process_death::only_the_requests_inside_are_lost_of(&server, &work).await;
 }
 
 #[tokio::test]
 async fn certificates_are_renewed_under_load_without_a_lost_call() {
     need_root!();
     let folder = tempfile::tempdir().unwrap();
-    let house = House::start_in(folder.path(), &["--certificate-lifetime", "3s"]).await;
-    house.deploy_ready(&over_quic(folder.path(), "work", "self.answer(200, b'done')")).await;
-    let outcome = open_loop(house.addr, "/function/work", 100, Duration::from_secs(10)).await;
-    assert!(outcome.failures.is_empty(), "{:?}\n{}", outcome.failures, house.log());
-    assert_eq!(metric(&house, "nearpath_quic_silent_total", "").await, 0);
-    let answer = ask(&house, Method::GET, "/function/work", "").await;
-    assert_eq!(path(&answer), "quic; not_nearer=no_domain", "{}", house.log());
+    let server = TestServer::start_in(folder.path(), &["--certificate-lifetime", "3s"]).await;
+    server
+        .deploy_ready(&quic_function(
+            folder.path(),
+            "work",
+            "self.answer(200, b'done')",
+        ))
+        .await;
+    let outcome = open_loop(server.addr, "/function/work", 100, Duration::from_secs(10)).await;
+    assert!(
+        outcome.failures.is_empty(),
+        "{:?}\n{}",
+        outcome.failures,
+        server.log()
+    );
+    assert_eq!(
+        metric_value(&server, "nearpath_quic_silent_total", "").await,
+        0
+    );
+    let answer = send_traced(&server, Method::GET, "/function/work", "").await;
+    assert_eq!(
+        path_of(&answer),
+        "quic; not_nearer=no_domain",
+        "{}",
+        server.log()
+    );
 }
 
 #[tokio::test]
 async fn a_restart_calls_the_same_functions_under_new_names() {
     need_root!();
     let folder = tempfile::tempdir().unwrap();
-    let mut house = House::start_in(folder.path(), &[]).await;
-    house.deploy_ready(&over_quic(folder.path(), "mirror", MIRROR)).await;
-    assert_eq!(path(&ask(&house, Method::GET, "/function/mirror", "").await), "quic; not_nearer=no_domain");
-    house.end(Signal::KILL);
-    let again = House::start_in(folder.path(), &[]).await;
-    again.until_available("mirror", 1).await;
-    let answer = ask(&again, Method::GET, "/function/mirror", "").await;
-    assert_eq!((answer.status(), path(&answer)), (StatusCode::OK, "quic; not_nearer=no_domain"), "{}", again.log());
+    let mut server = TestServer::start_in(folder.path(), &[]).await;
+    server
+        .deploy_ready(&quic_function(folder.path(), "mirror", MIRROR_BODY))
+        .await;
+    assert_eq!(
+        path_of(&send_traced(&server, Method::GET, "/function/mirror", "").await),
+        "quic; not_nearer=no_domain"
+    );
+    server.end_with(Signal::KILL);
+    let again = TestServer::start_in(folder.path(), &[]).await;
+    again.wait_available("mirror", 1).await;
+    let answer = send_traced(&again, Method::GET, "/function/mirror", "").await;
+    assert_eq!(
+        (answer.status(), path_of(&answer)),
+        (StatusCode::OK, "quic; not_nearer=no_domain"),
+        "{}",
+        again.log()
+    );
 }
 
 /// From now on nothing leaves this namespace over UDP.
 fn block_udp(namespace: &File) -> Result<(), String> {
-    let block = || Command::new("ip").args(["rule", "add", "ipproto", "udp", "blackhole"]).status();
-    let blocked = namespace::run_in_netns(namespace, block).map_err(|error| format!("ip(8): {error}"))?;
-    blocked.success().then_some(()).ok_or_else(|| "ip(8) knows no rules for a protocol".to_owned())
+    let block = || {
+        Command::new("ip")
+            .args(["rule", "add", "ipproto", "udp", "blackhole"])
+            .status()
+    };
+    let blocked =
+        namespace::run_in_netns(namespace, block).map_err(|error| format!("ip(8): {error}"))?;
+    blocked
+        .success()
+        .then_some(())
+        .ok_or_else(|| "ip(8) knows no rules for a protocol".to_owned())
 }
 
-pub(crate) async fn instances_namespace(house: &House, name: &str) -> File {
-    File::open(format!("/proc/{}/ns/net", house.instance_pids(name).await[0])).unwrap()
+pub(crate) async fn instances_namespace(server: &TestServer, name: &str) -> File {
+    File::open(format!(
+        "/proc/{}/ns/net",
+        server.instance_pids(name).await[0]
+    ))
+    .unwrap()
 }
 
-fn gateways_namespace(house: &House) -> File {
-    let threads = std::fs::read_dir(format!("/proc/{}/task", house.pid())).unwrap().map(|one| one.unwrap().path());
-    let mut gateways =
-        threads.filter(|one| std::fs::read_to_string(one.join("comm")).is_ok_and(|name| name.starts_with("gateway-")));
+fn gateways_namespace(server: &TestServer) -> File {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid()))
+        .unwrap()
+        .map(|one| one.unwrap().path());
+    let mut gateways = threads.filter(|one| {
+        std::fs::read_to_string(one.join("comm")).is_ok_and(|name| name.starts_with("gateway-"))
+    });
     File::open(gateways.next().unwrap().join("ns/net")).unwrap()
 }
 
-async fn calls_say_that_udp_is_blocked(house: &House) {
+async fn wait_udp_blocked(server: &TestServer) {
     for method in [Method::POST, Method::GET, Method::POST] {
-        let answer = ask(house, method.clone(), "/function/mirror", "").await;
-        let said = (answer.status(), String::from_utf8_lossy(answer.body()));
-        assert_eq!(said, (StatusCode::OK, format!("{method} / ").into()), "{}", house.log());
-        assert_eq!(path(&answer), "tls; not_nearer=udp_blocked", "{}", house.log());
+        let answer = send_traced(server, method.clone(), "/function/mirror", "").await;
+        let reply = (answer.status(), String::from_utf8_lossy(answer.body()));
+        assert_eq!(
+            reply,
+            (StatusCode::OK, format!("{method} / ").into()),
+            "{}",
+            server.log()
+        );
+        assert_eq!(
+            path_of(&answer),
+            "tls; not_nearer=udp_blocked",
+            "{}",
+            server.log()
+        );
     }
-    assert!(metric(house, "nearpath_quic_silent_total", "").await > 0);
+    assert!(metric_value(server, "nearpath_quic_silent_total", "").await > 0);
 }
 
 #[tokio::test]
-async fn where_udp_never_gets_through_calls_go_over_tcp_and_say_so() {
+async fn without_udp_calls_go_over_tcp_and_report_it() {
     need_root!();
-    let house = House::start().await;
-    house.deploy_ready(&over_quic(&house.data_dir, "mirror", MIRROR)).await;
-    if let Err(why) = block_udp(&gateways_namespace(&house)) {
+    let server = TestServer::start().await;
+    server
+        .deploy_ready(&quic_function(&server.data_dir, "mirror", MIRROR_BODY))
+        .await;
+    if let Err(why) = block_udp(&gateways_namespace(&server)) {
         skip!("{why}");
     }
-    calls_say_that_udp_is_blocked(&house).await;
+    wait_udp_blocked(&server).await;
 }
 
 #[tokio::test]
-async fn a_line_that_falls_silent_costs_no_call_that_may_run_twice() {
+async fn a_stalled_connection_loses_no_call_that_may_run_twice() {
     need_root!();
     let folder = tempfile::tempdir().unwrap();
-    let house = House::start_in(folder.path(), &["--threads", "1"]).await;
-    house.deploy_ready(&over_quic(folder.path(), "mirror", MIRROR)).await;
-    let answer = ask(&house, Method::GET, "/function/mirror", "").await;
-    assert_eq!(path(&answer), "quic; not_nearer=no_domain", "the control: UDP gets through");
-    if let Err(why) = block_udp(&instances_namespace(&house, "mirror").await) {
+    let server = TestServer::start_in(folder.path(), &["--threads", "1"]).await;
+    server
+        .deploy_ready(&quic_function(folder.path(), "mirror", MIRROR_BODY))
+        .await;
+    let answer = send_traced(&server, Method::GET, "/function/mirror", "").await;
+    assert_eq!(
+        path_of(&answer),
+        "quic; not_nearer=no_domain",
+        "the control: UDP gets through"
+    );
+    if let Err(why) = block_udp(&instances_namespace(&server, "mirror").await) {
         skip!("{why}");
     }
-    let answer = ask(&house, Method::GET, "/function/mirror", "").await;
-    assert_eq!((answer.status(), path(&answer)), (StatusCode::OK, "tls; not_nearer=udp_blocked"), "{}", house.log());
-    calls_say_that_udp_is_blocked(&house).await;
+    let answer = send_traced(&server, Method::GET, "/function/mirror", "").await;
+    assert_eq!(
+        (answer.status(), path_of(&answer)),
+        (StatusCode::OK, "tls; not_nearer=udp_blocked"),
+        "{}",
+        server.log()
+    );
+    wait_udp_blocked(&server).await;
 }

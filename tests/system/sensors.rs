@@ -11,72 +11,109 @@ use sensing::parking::{Visit, picture, plates};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
-use crate::house::House;
+use crate::test_server::TestServer;
 
 /// A running nearpath with an example in it, each of its functions a party of the chain's memory.
-struct Site {
-    house: House,
+struct SensorsFixture {
+    server: TestServer,
     mqtt: SocketAddr,
     _folder: tempfile::TempDir,
 }
 
-impl Site {
-    async fn open(example: &str, functions: &[&str]) -> Self {
-        let folder = tempfile::Builder::new().prefix("nearpath-test-").tempdir().unwrap();
+impl SensorsFixture {
+    async fn start(example: &str, functions: &[&str]) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("nearpath-test-")
+            .tempdir()
+            .unwrap();
         let mqtt = free_addr();
         let options = ["--mqtt-listen", &mqtt.to_string()];
-        let house = House::start_in(&folder.path().join("data"), &options).await;
-        deploy(&house, example, folder.path()).await;
+        let server = TestServer::start_in(&folder.path().join("data"), &options).await;
+        deploy_example(&server, example, folder.path()).await;
         for name in functions {
-            house.until_available(name, 1).await;
+            server.wait_available(name, 1).await;
         }
-        let site = Self { house, mqtt, _folder: folder };
+        let fixture = Self {
+            server,
+            mqtt,
+            _folder: folder,
+        };
         for name in functions {
-            eventually("it is called through memory", async || site.path(name).await == "shm").await;
+            eventually("it is called through memory", async || {
+                fixture.call_path(name).await == "shm"
+            })
+            .await;
         }
-        site
+        fixture
     }
 
     /// The way that a call of a function takes; a body that nobody understands is enough to learn it.
-    async fn path(&self, name: &str) -> String {
+    async fn call_path(&self, name: &str) -> String {
         let request = http::Request::post(format!("/function/{name}")).header("host", "localhost");
-        let request = request.header("x-nearpath-path", "?").body("?".into()).unwrap();
-        let answer = within(crate::house::send(self.house.addr, request)).await.unwrap();
-        answer.headers()["x-nearpath-path"].to_str().unwrap().to_owned()
+        let request = request
+            .header("x-nearpath-path", "?")
+            .body("?".into())
+            .unwrap();
+        let answer = within(crate::test_server::send_request(self.server.addr, request))
+            .await
+            .unwrap();
+        answer.headers()["x-nearpath-path"]
+            .to_str()
+            .unwrap()
+            .to_owned()
     }
 
-    fn client(&self, program: &str, arguments: &[&str]) -> Command {
+    fn client_command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut client = Command::new("stdbuf"); // a pipe would get its lines only at the end
-        client.args(["-oL", program, "-h", "127.0.0.1", "-p", &self.mqtt.port().to_string()]).args(arguments);
-        client.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        client
+            .args([
+                "-oL",
+                program,
+                "-h",
+                "127.0.0.1",
+                "-p",
+                &self.mqtt.port().to_string(),
+            ])
+            .args(arguments);
+        client
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
         client
     }
 }
 
 /// As a user does it, with the example's own stack file; the program is put where `make build` puts it.
-async fn deploy(house: &House, example: &str, folder: &Path) {
-    let stack = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(example).join("stack.yml");
+async fn deploy_example(server: &TestServer, example: &str, folder: &Path) {
+    let stack = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../examples")
+        .join(example)
+        .join("stack.yml");
     std::fs::copy(stack, folder.join("stack.yml")).unwrap();
     std::fs::create_dir(folder.join("functions")).unwrap();
     nearpath_testkit::copy_program(program("sensing"), folder.join("functions/sensing"));
     let mut command = Command::new(program("nearpath"));
     command.args(["deploy", "-f"]).arg(folder.join("stack.yml"));
-    command.env("OPENFAAS_URL", format!("http://{}", house.addr));
-    let said = within(command.output()).await.unwrap();
-    assert!(said.status.success(), "{said:?}\n{}", house.log());
+    command.env("OPENFAAS_URL", format!("http://{}", server.addr));
+    let reply = within(command.output()).await.unwrap();
+    assert!(reply.status.success(), "{reply:?}\n{}", server.log());
 }
 
-fn trace() -> Vec<Event> {
+fn read_trace() -> Vec<Event> {
     events(3, Shape::default(), std::time::Duration::from_secs(1_800))
 }
 
 #[tokio::test]
 async fn motion_every_event_becomes_its_decision_over_http() {
     nearpath_testkit::need_root!();
-    let site = Site::open("motion", &["actuator", "sensor"]).await;
-    for event in trace() {
+    let fixture = SensorsFixture::start("motion", &["actuator", "sensor"]).await;
+    for event in read_trace() {
         let body = serde_json::to_vec(&event).unwrap();
-        let answer = site.house.ask(http::Method::POST, "/function/sensor", body).await;
+        let answer = fixture
+            .server
+            .send_request(http::Method::POST, "/function/sensor", body)
+            .await;
         assert_eq!(answer.status(), StatusCode::OK, "{:?}", answer.body());
         let decision: Decision = serde_json::from_slice(answer.body()).unwrap();
         assert_eq!(decision, event.sight().decide());
@@ -86,24 +123,58 @@ async fn motion_every_event_becomes_its_decision_over_http() {
 #[tokio::test]
 async fn motion_every_event_becomes_its_decision_over_mqtt() {
     nearpath_testkit::need_root!();
-    if std::process::Command::new("mosquitto_pub").arg("--help").output().is_err() {
+    if std::process::Command::new("mosquitto_pub")
+        .arg("--help")
+        .output()
+        .is_err()
+    {
         skip!("mosquitto's clients are missing: apt-get install mosquitto-clients");
     }
-    let (site, trace) = (Site::open("motion", &["actuator", "sensor"]).await, trace());
+    let (fixture, trace) = (
+        SensorsFixture::start("motion", &["actuator", "sensor"]).await,
+        read_trace(),
+    );
     let count = trace.len().to_string();
-    let listen = ["-q", "1", "-t", "functions/sensor/result", "-C", &count, "-W", "20", "-d"];
-    let mut subscriber = site.client("mosquitto_sub", &listen).spawn().unwrap();
+    let listen = [
+        "-q",
+        "1",
+        "-t",
+        "functions/sensor/result",
+        "-C",
+        &count,
+        "-W",
+        "20",
+        "-d",
+    ];
+    let mut subscriber = fixture
+        .client_command("mosquitto_sub", &listen)
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(subscriber.stdout.take().unwrap()).lines();
-    while !within(lines.next_line()).await.unwrap().expect("it subscribes").starts_with("Subscribed") {}
+    while !within(lines.next_line())
+        .await
+        .unwrap()
+        .expect("it subscribes")
+        .starts_with("Subscribed")
+    {}
 
-    let mut publisher = site.client("mosquitto_pub", &["-q", "1", "-t", "sensors/1/motion", "-l"]).spawn().unwrap();
+    let mut publisher = fixture
+        .client_command(
+            "mosquitto_pub",
+            &["-q", "1", "-t", "sensors/1/motion", "-l"],
+        )
+        .spawn()
+        .unwrap();
     let mut input = publisher.stdin.take().unwrap();
     for event in &trace {
         let line = serde_json::to_string(event).unwrap() + "\n";
         input.write_all(line.as_bytes()).await.unwrap();
     }
     drop(input);
-    assert!(within(publisher.wait()).await.unwrap().success(), "all are acknowledged: the functions have answered");
+    assert!(
+        within(publisher.wait()).await.unwrap().success(),
+        "all are acknowledged: the functions have answered"
+    );
 
     let mut decisions = Vec::new();
     while let Some(line) = within(lines.next_line()).await.unwrap() {
@@ -117,29 +188,56 @@ async fn motion_every_event_becomes_its_decision_over_mqtt() {
 }
 
 #[tokio::test]
-async fn parking_each_visit_goes_the_way_its_plate_says() {
+async fn parking_each_arrival_takes_the_path_its_plate_says() {
     nearpath_testkit::need_root!();
     const SEED: u64 = 5;
-    let site = Site::open("parking", &["charging", "persist", "index", "search", "detection"]).await;
+    let fixture = SensorsFixture::start(
+        "parking",
+        &["charging", "persist", "index", "search", "detection"],
+    )
+    .await;
     let plates = plates(SEED, 1);
     let mut visits = tokio::task::JoinSet::new();
     for plate in plates.iter().copied() {
         let request = http::Request::post("/function/detection").header("host", "localhost");
         let request = request.body(picture(SEED, plate).into()).unwrap();
-        let sent = crate::house::send(site.house.addr, request);
+        let sent = crate::test_server::send_request(fixture.server.addr, request);
         visits.spawn(async move { (plate, within(sent).await.unwrap()) });
     }
     let mut long = 0;
     while let Some(done) = visits.join_next().await {
         let (plate, answer) = done.unwrap();
-        assert_eq!(answer.status(), StatusCode::OK, "{:?}\n{}", answer.body(), site.house.log());
+        assert_eq!(
+            answer.status(),
+            StatusCode::OK,
+            "{:?}\n{}",
+            answer.body(),
+            fixture.server.log()
+        );
         let visit: Visit = serde_json::from_slice(answer.body()).unwrap();
         assert_eq!(visit.plate, plate);
         assert_eq!(visit.route, visit.whole_route());
         long += usize::from(visit.route.len() == 5);
     }
-    assert_eq!(long, plates.iter().filter(|plate| plate.is_multiple_of(10)).count());
-    assert!(long > 0 && long < plates.len(), "both routes are taken: {long}");
-    let refused = site.house.call("detection", "no picture").await;
-    assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{:?}", refused.body());
+    assert_eq!(
+        long,
+        plates
+            .iter()
+            .filter(|plate| plate.is_multiple_of(10))
+            .count()
+    );
+    assert!(
+        long > 0 && long < plates.len(),
+        "both routes are taken: {long}"
+    );
+    let refused = fixture
+        .server
+        .call_function("detection", "no picture")
+        .await;
+    assert_eq!(
+        refused.status(),
+        StatusCode::BAD_REQUEST,
+        "{:?}",
+        refused.body()
+    );
 }

@@ -8,11 +8,16 @@ use nearpath_testkit::{eventually, program};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::house::{Answer, House, send};
+use crate::test_server::{TestResponse, TestServer, send_request};
 
 /// A function that takes calls over HTTP and through shared memory, and calls `next`, if any, before it replies.
-pub(crate) fn function(house: &House, name: &str, next: Option<&str>, calls: &str) -> Value {
-    let folder = house.data_dir.join("chain");
+pub(crate) fn chain_function(
+    server: &TestServer,
+    name: &str,
+    next: Option<&str>,
+    calls: &str,
+) -> Value {
+    let folder = server.data_dir.join("chain");
     if !folder.exists() {
         std::fs::create_dir(&folder).unwrap();
         nearpath_testkit::copy_program(program("test-chain-function"), folder.join("function"));
@@ -28,13 +33,19 @@ pub(crate) fn function(house: &House, name: &str, next: Option<&str>, calls: &st
 }
 
 /// Asks a function, and which path the call took.
-pub(crate) async fn ask(house: &House, name: &str) -> Answer {
-    let request = Request::builder().method(Method::GET).uri(format!("/function/{name}"));
-    let request = request.header("host", "localhost").header("x-nearpath-path", "?");
-    send(house.addr, request.body(Full::default()).unwrap()).await.unwrap()
+pub(crate) async fn call_traced(server: &TestServer, name: &str) -> TestResponse {
+    let request = Request::builder()
+        .method(Method::GET)
+        .uri(format!("/function/{name}"));
+    let request = request
+        .header("host", "localhost")
+        .header("x-nearpath-path", "?");
+    send_request(server.addr, request.body(Full::default()).unwrap())
+        .await
+        .unwrap()
 }
 
-pub(crate) fn path(answer: &Answer) -> &str {
+pub(crate) fn path_of(answer: &TestResponse) -> &str {
     answer.headers()["x-nearpath-path"].to_str().unwrap()
 }
 
@@ -42,229 +53,438 @@ pub(crate) fn path(answer: &Answer) -> &str {
 ///
 /// Until a function's own library is ready its watchdog stands in for it, which takes calls through memory and asks the
 /// function over HTTP; each thread of the gateway learns of either by itself, and the kernel deals connections out to them.
-pub(crate) async fn until_in_memory(house: &House, name: &str) {
+pub(crate) async fn wait_in_memory(server: &TestServer, name: &str) {
     let mut in_a_row = 0;
-    eventually("calls go through memory, to the function itself", async || {
-        let answer = ask(house, name).await;
-        in_a_row = if path(&answer) == "shm" && !is_over_http(&answer) { in_a_row + 1 } else { 0 };
-        in_a_row == 20
-    })
+    eventually(
+        "calls go through memory, to the function itself",
+        async || {
+            let answer = call_traced(server, name).await;
+            in_a_row = if path_of(&answer) == "shm" && !is_over_http(&answer) {
+                in_a_row + 1
+            } else {
+                0
+            };
+            in_a_row == 20
+        },
+    )
     .await;
 }
 
 /// Returns whether the function got the call over HTTP.
-fn is_over_http(answer: &Answer) -> bool {
+fn is_over_http(answer: &TestResponse) -> bool {
     String::from_utf8_lossy(answer.body()).contains("came over HTTP")
 }
 
 #[tokio::test]
 async fn a_chain_calls_through_memory_along_its_edges_only() {
     nearpath_testkit::need_root!();
-    let house = House::start().await;
-    for (name, next, calls) in
-        [("second", None, ""), ("first", Some("second"), "second"), ("stranger", Some("second"), "")]
-    {
-        house.deploy_ready(&function(&house, name, next, calls)).await;
-        until_in_memory(&house, name).await;
+    let server = TestServer::start().await;
+    for (name, next, calls) in [
+        ("second", None, ""),
+        ("first", Some("second"), "second"),
+        ("stranger", Some("second"), ""),
+    ] {
+        server
+            .deploy_ready(&chain_function(&server, name, next, calls))
+            .await;
+        wait_in_memory(&server, name).await;
     }
-    eventually("first knows second", async || ask(&house, "first").await.status() == 200).await;
-    let answer = ask(&house, "first").await;
-    assert_eq!((answer.status().as_u16(), path(&answer), answer.body().len()), (200, "shm", 100));
-    let refused = ask(&house, "stranger").await;
-    assert_eq!((refused.status().as_u16(), path(&refused)), (502, "shm"), "it has no edge");
-    let mut foreign = function(&house, "foreign", Some("second"), "second");
+    eventually("first knows second", async || {
+        call_traced(&server, "first").await.status() == 200
+    })
+    .await;
+    let answer = call_traced(&server, "first").await;
+    assert_eq!(
+        (
+            answer.status().as_u16(),
+            path_of(&answer),
+            answer.body().len()
+        ),
+        (200, "shm", 100)
+    );
+    let refused = call_traced(&server, "stranger").await;
+    assert_eq!(
+        (refused.status().as_u16(), path_of(&refused)),
+        (502, "shm"),
+        "it has no edge"
+    );
+    let mut foreign = chain_function(&server, "foreign", Some("second"), "second");
     foreign["annotations"]["nearpath.io/chain"] = json!("another");
-    house.deploy_ready(&foreign).await;
-    until_in_memory(&house, "foreign").await;
-    let refused = ask(&house, "foreign").await;
-    assert_eq!((refused.status().as_u16(), path(&refused)), (502, "shm"), "an edge out of its chain is no ring");
+    server.deploy_ready(&foreign).await;
+    wait_in_memory(&server, "foreign").await;
+    let refused = call_traced(&server, "foreign").await;
+    assert_eq!(
+        (refused.status().as_u16(), path_of(&refused)),
+        (502, "shm"),
+        "an edge out of its chain is no ring"
+    );
 }
 
 #[tokio::test]
 async fn an_alias_calls_through_memory() {
     nearpath_testkit::need_root!();
-    let house = House::start().await;
-    house.deploy_ready(&function(&house, "second", None, "")).await;
-    house.deploy_ready(&function(&house, "first", Some("rates"), "rates=second")).await;
-    until_in_memory(&house, "first").await;
-    eventually("first knows it as rates", async || ask(&house, "first").await.status() == 200).await;
-    house.deploy_ready(&function(&house, "other", Some("rates"), "second")).await;
-    until_in_memory(&house, "other").await;
-    let refused = ask(&house, "other").await;
-    assert_eq!((refused.status().as_u16(), path(&refused)), (502, "shm"), "the alias is the first one's own");
+    let server = TestServer::start().await;
+    server
+        .deploy_ready(&chain_function(&server, "second", None, ""))
+        .await;
+    server
+        .deploy_ready(&chain_function(
+            &server,
+            "first",
+            Some("rates"),
+            "rates=second",
+        ))
+        .await;
+    wait_in_memory(&server, "first").await;
+    eventually("first knows it as rates", async || {
+        call_traced(&server, "first").await.status() == 200
+    })
+    .await;
+    server
+        .deploy_ready(&chain_function(&server, "other", Some("rates"), "second"))
+        .await;
+    wait_in_memory(&server, "other").await;
+    let refused = call_traced(&server, "other").await;
+    assert_eq!(
+        (refused.status().as_u16(), path_of(&refused)),
+        (502, "shm"),
+        "the alias is the first one's own"
+    );
 }
 
 #[tokio::test]
-async fn a_function_of_no_chain_is_called_over_http_and_told_so() {
+async fn a_function_of_no_chain_is_called_over_http_and_reported_so() {
     nearpath_testkit::need_root!();
-    let house = House::start().await;
-    let mut alone = function(&house, "alone", None, "");
+    let server = TestServer::start().await;
+    let mut alone = chain_function(&server, "alone", None, "");
     alone["annotations"] = json!({});
-    house.deploy_ready(&alone).await;
-    let answer = ask(&house, "alone").await;
-    assert_eq!((answer.status().as_u16(), path(&answer)), (200, "http; not_nearer=no_domain"));
+    server.deploy_ready(&alone).await;
+    let answer = call_traced(&server, "alone").await;
+    assert_eq!(
+        (answer.status().as_u16(), path_of(&answer)),
+        (200, "http; not_nearer=no_domain")
+    );
 }
 
 #[tokio::test]
 async fn a_killed_instance_is_replaced_in_memory_too() {
     nearpath_testkit::need_root!();
-    let house = House::start().await;
-    house.deploy_ready(&function(&house, "second", None, "")).await;
-    house.deploy_ready(&function(&house, "first", Some("second"), "second")).await;
-    until_in_memory(&house, "first").await;
+    let server = TestServer::start().await;
+    server
+        .deploy_ready(&chain_function(&server, "second", None, ""))
+        .await;
+    server
+        .deploy_ready(&chain_function(&server, "first", Some("second"), "second"))
+        .await;
+    wait_in_memory(&server, "first").await;
     for _ in 0..3 {
-        let victim = house.instance_pids("second").await[0];
+        let victim = server.instance_pids("second").await[0];
         kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
         let gone = async || !Path::new(&format!("/proc/{victim}")).exists();
         eventually("it is dead", gone).await;
         eventually("first reaches the new one", async || {
-            let answer = ask(&house, "first").await;
-            answer.status() == 200 && path(&answer) == "shm"
+            let answer = call_traced(&server, "first").await;
+            answer.status() == 200 && path_of(&answer) == "shm"
         })
         .await;
     }
 }
 
 /// The sum of a metric without labels.
-async fn total(house: &House, name: &str) -> f64 {
-    let request = Request::builder().uri("/metrics").header("host", "localhost").body(Full::default()).unwrap();
-    let text = String::from_utf8(send(house.admin, request).await.unwrap().into_body().to_vec()).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+async fn total_calls(server: &TestServer, name: &str) -> f64 {
+    let request = Request::builder()
+        .uri("/metrics")
+        .header("host", "localhost")
+        .body(Full::default())
+        .unwrap();
+    let text = String::from_utf8(
+        send_request(server.admin, request)
+            .await
+            .unwrap()
+            .into_body()
+            .to_vec(),
+    )
+    .unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("{name} ")));
     line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
 }
 
 #[tokio::test]
-async fn a_chain_works_by_every_way_of_delivery() {
+async fn a_chain_works_with_every_delivery() {
     nearpath_testkit::need_root!();
-    let house = House::start().await;
+    let server = TestServer::start().await;
     for delivery in ["sockmap", "poll"] {
         let (first, second) = (format!("first-{delivery}"), format!("second-{delivery}"));
         for (name, next, calls) in [(&second, None, ""), (&first, Some(&*second), &*second)] {
-            let mut spec = function(&house, name, next, calls);
+            let mut spec = chain_function(&server, name, next, calls);
             spec["annotations"]["nearpath.io/delivery"] = json!(delivery);
-            house.deploy_ready(&spec).await;
+            server.deploy_ready(&spec).await;
         }
-        until_in_memory(&house, &first).await;
-        eventually("first knows second", async || ask(&house, &first).await.status() == 200).await;
-        let before = total(&house, "nearpath_descriptors_delivered_total").await;
-        let answer = ask(&house, &first).await;
-        assert_eq!((answer.status().as_u16(), path(&answer), answer.body().len()), (200, "shm", 100), "{delivery}");
-        let carried = total(&house, "nearpath_descriptors_delivered_total").await - before;
-        assert!(if delivery == "sockmap" { carried >= 4.0 } else { carried == 0.0 }, "{delivery}: {carried} carried");
+        wait_in_memory(&server, &first).await;
+        eventually("first knows second", async || {
+            call_traced(&server, &first).await.status() == 200
+        })
+        .await;
+        let before = total_calls(&server, "nearpath_descriptors_delivered_total").await;
+        let answer = call_traced(&server, &first).await;
+        assert_eq!(
+            (
+                answer.status().as_u16(),
+                path_of(&answer),
+                answer.body().len()
+            ),
+            (200, "shm", 100),
+            "{delivery}"
+        );
+        let carried = total_calls(&server, "nearpath_descriptors_delivered_total").await - before;
+        assert!(
+            if delivery == "sockmap" {
+                carried >= 4.0
+            } else {
+                carried == 0.0
+            },
+            "{delivery}: {carried} carried"
+        );
     }
-    assert_eq!(total(&house, "nearpath_descriptors_denied_total").await, 0.0);
+    assert_eq!(
+        total_calls(&server, "nearpath_descriptors_denied_total").await,
+        0.0
+    );
 }
 
 /// What a command prints, as JSON.
-pub(crate) fn cli(house: &House, words: &[&str]) -> Value {
-    let gateway = format!("http://{}", house.addr);
+pub(crate) fn run_cli(server: &TestServer, arguments: &[&str]) -> Value {
+    let gateway = format!("http://{}", server.addr);
     let mut command = std::process::Command::new(program("nearpath"));
-    let output = command.args(words).args(["--json", "--gateway", &gateway]).output().unwrap();
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .args(arguments)
+        .args(["--json", "--gateway", &gateway])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// The value of the one series that has this name and these labels.
-pub(crate) async fn metric(house: &House, name: &str, labels: &str) -> f64 {
-    let request = Request::builder().uri("/metrics").header("host", "localhost").body(Full::default()).unwrap();
-    let text = String::from_utf8(send(house.admin, request).await.unwrap().into_body().to_vec()).unwrap();
+pub(crate) async fn metric_value(server: &TestServer, name: &str, labels: &str) -> f64 {
+    let request = Request::builder()
+        .uri("/metrics")
+        .header("host", "localhost")
+        .body(Full::default())
+        .unwrap();
+    let text = String::from_utf8(
+        send_request(server.admin, request)
+            .await
+            .unwrap()
+            .into_body()
+            .to_vec(),
+    )
+    .unwrap();
     let ours = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(labels);
     let found: Vec<_> = text.lines().filter(ours).collect();
-    let [line] = &found[..] else { panic!("{name}{{{labels}}}: {found:?}") };
+    let [line] = &found[..] else {
+        panic!("{name}{{{labels}}}: {found:?}")
+    };
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 #[tokio::test]
-async fn edges_memory_and_paths_are_told() {
+async fn edges_memory_and_paths_are_listed() {
     nearpath_testkit::need_root!();
-    let house = House::start().await;
-    house.deploy_ready(&function(&house, "second", None, "")).await;
-    house.deploy_ready(&function(&house, "first", Some("second"), "second, third")).await;
-    until_in_memory(&house, "first").await;
-    eventually("first knows second", async || ask(&house, "first").await.status() == 200).await;
+    let server = TestServer::start().await;
+    server
+        .deploy_ready(&chain_function(&server, "second", None, ""))
+        .await;
+    server
+        .deploy_ready(&chain_function(
+            &server,
+            "first",
+            Some("second"),
+            "second, third",
+        ))
+        .await;
+    wait_in_memory(&server, "first").await;
+    eventually("first knows second", async || {
+        call_traced(&server, "first").await.status() == 200
+    })
+    .await;
     let edge = r#"caller="first.openfaas-fn",callee="second.openfaas-fn""#;
-    let (before, outside) = (metric(&house, "nearpath_edge_requests_total", edge).await, ask(&house, "first"));
+    let (before, outside) = (
+        metric_value(&server, "nearpath_edge_requests_total", edge).await,
+        call_traced(&server, "first"),
+    );
     assert_eq!(outside.await.status(), 200);
     for _ in 1..20 {
-        assert_eq!(ask(&house, "first").await.status(), 200);
+        assert_eq!(call_traced(&server, "first").await.status(), 200);
     }
-    assert_eq!(metric(&house, "nearpath_edge_requests_total", edge).await, before + 20.0);
-    assert_eq!(metric(&house, "nearpath_edge_duration_seconds_count", edge).await, before + 20.0);
-    assert_eq!(metric(&house, "nearpath_edge_failed_total", edge).await, 0.0);
-    assert_eq!(metric(&house, "nearpath_edge_in_flight", edge).await, 0.0);
+    assert_eq!(
+        metric_value(&server, "nearpath_edge_requests_total", edge).await,
+        before + 20.0
+    );
+    assert_eq!(
+        metric_value(&server, "nearpath_edge_duration_seconds_count", edge).await,
+        before + 20.0
+    );
+    assert_eq!(
+        metric_value(&server, "nearpath_edge_failed_total", edge).await,
+        0.0
+    );
+    assert_eq!(
+        metric_value(&server, "nearpath_edge_in_flight", edge).await,
+        0.0
+    );
     let gateway = r#"caller="gateway",callee="first.openfaas-fn""#;
-    assert!(metric(&house, "nearpath_edge_requests_total", gateway).await >= 20.0);
+    assert!(metric_value(&server, "nearpath_edge_requests_total", gateway).await >= 20.0);
     let bound = r#"function="second.openfaas-fn""#;
-    assert_eq!(metric(&house, "nearpath_pool_bound_bytes", bound).await % f64::from(16 << 20), 0.0);
+    assert_eq!(
+        metric_value(&server, "nearpath_pool_bound_bytes", bound).await % f64::from(16 << 20),
+        0.0
+    );
 
-    let edges = cli(&house, &["edges", "second"]);
-    let edges: Vec<_> = edges.as_array().unwrap().iter().map(|edge| edge["caller"].as_str().unwrap()).collect();
+    let edges = run_cli(&server, &["edges", "second"]);
+    let edges: Vec<_> = edges
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|edge| edge["caller"].as_str().unwrap())
+        .collect();
     assert!(edges.contains(&"first.openfaas-fn"), "{edges:?}");
-    let memory = cli(&house, &["memory", "shop"]);
-    assert_eq!((&memory[0]["chain"], &memory[0]["pageBytes"]), (&json!("shop"), &json!(4096)));
-    assert!(memory[0]["holders"].as_array().unwrap().len() == 3, "first, second and the gateway: {memory}");
+    let memory = run_cli(&server, &["memory", "shop"]);
+    assert_eq!(
+        (&memory[0]["chain"], &memory[0]["pageBytes"]),
+        (&json!("shop"), &json!(4096))
+    );
+    assert!(
+        memory[0]["holders"].as_array().unwrap().len() == 3,
+        "first, second and the gateway: {memory}"
+    );
 
-    let paths = cli(&house, &["paths", "shop"]);
-    let told = |caller: &str, callee: &str| {
+    let paths = run_cli(&server, &["paths", "shop"]);
+    let report = |caller: &str, callee: &str| {
         let is = |path: &&Value| path["caller"] == caller && path["callee"] == callee;
-        paths.as_array().unwrap().iter().find(is).unwrap_or_else(|| panic!("{caller} → {callee}: {paths}")).clone()
+        paths
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(is)
+            .unwrap_or_else(|| panic!("{caller} → {callee}: {paths}"))
+            .clone()
     };
-    assert_eq!(told("gateway", "first.openfaas-fn")["path"], "shm");
-    assert_eq!(told("first.openfaas-fn", "second.openfaas-fn")["path"], "shm");
-    assert_eq!(told("first.openfaas-fn", "third.openfaas-fn")["why"], "third.openfaas-fn is not deployed");
+    assert_eq!(report("gateway", "first.openfaas-fn")["path"], "shm");
+    assert_eq!(
+        report("first.openfaas-fn", "second.openfaas-fn")["path"],
+        "shm"
+    );
+    assert_eq!(
+        report("first.openfaas-fn", "third.openfaas-fn")["why"],
+        "third.openfaas-fn is not deployed"
+    );
     let mut unknown = std::process::Command::new(program("nearpath"));
-    unknown.args(["paths", "nobody", "--gateway", &format!("http://{}", house.addr)]);
+    unknown.args([
+        "paths",
+        "nobody",
+        "--gateway",
+        &format!("http://{}", server.addr),
+    ]);
     assert_eq!(unknown.output().unwrap().status.code(), Some(4));
 }
 
 /// What `nearpath ls` shows as a function's invocations.
-fn invocations(house: &House, name: &str) -> u64 {
-    let all = cli(house, &["ls"]);
-    let mine = all.as_array().unwrap().iter().find(|function| function["name"] == name);
-    mine.unwrap_or_else(|| panic!("{name} is not there: {all}"))["invocationCount"].as_f64().unwrap() as u64
+fn invocation_count(server: &TestServer, name: &str) -> u64 {
+    let all = run_cli(server, &["ls"]);
+    let mine = all
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|function| function["name"] == name);
+    mine.unwrap_or_else(|| panic!("{name} is not there: {all}"))["invocationCount"]
+        .as_f64()
+        .unwrap() as u64
 }
 
 #[tokio::test]
-async fn a_call_counts_where_it_is_received_whichever_way_it_comes() {
+async fn a_call_counts_where_it_is_received_over_every_path() {
     nearpath_testkit::need_root!();
-    let house = House::start().await;
-    house.deploy_ready(&function(&house, "second", None, "")).await;
-    house.deploy_ready(&function(&house, "first", Some("second"), "second")).await;
-    until_in_memory(&house, "first").await;
-    eventually("first knows second", async || ask(&house, "first").await.status() == 200).await;
-    let before = (invocations(&house, "first"), invocations(&house, "second"));
+    let server = TestServer::start().await;
+    server
+        .deploy_ready(&chain_function(&server, "second", None, ""))
+        .await;
+    server
+        .deploy_ready(&chain_function(&server, "first", Some("second"), "second"))
+        .await;
+    wait_in_memory(&server, "first").await;
+    eventually("first knows second", async || {
+        call_traced(&server, "first").await.status() == 200
+    })
+    .await;
+    let before = (
+        invocation_count(&server, "first"),
+        invocation_count(&server, "second"),
+    );
     for _ in 0..20 {
-        assert_eq!(ask(&house, "first").await.status(), 200);
+        assert_eq!(call_traced(&server, "first").await.status(), 200);
     }
-    assert_eq!(invocations(&house, "first"), before.0 + 20, "from the gateway, through memory: once");
-    assert_eq!(invocations(&house, "second"), before.1 + 20, "from first alone");
+    assert_eq!(
+        invocation_count(&server, "first"),
+        before.0 + 20,
+        "from the gateway, through memory: once"
+    );
+    assert_eq!(
+        invocation_count(&server, "second"),
+        before.1 + 20,
+        "from first alone"
+    );
     let ended = r#"function_name="second.openfaas-fn",code="200""#;
     let started = r#"function_name="second.openfaas-fn""#;
-    assert_eq!(metric(&house, "gateway_function_invocation_total", ended).await, (before.1 + 20) as f64);
-    assert_eq!(metric(&house, "gateway_function_invocation_started", started).await, (before.1 + 20) as f64);
+    assert_eq!(
+        metric_value(&server, "gateway_function_invocation_total", ended).await,
+        (before.1 + 20) as f64
+    );
+    assert_eq!(
+        metric_value(&server, "gateway_function_invocation_started", started).await,
+        (before.1 + 20) as f64
+    );
 
-    let victim = house.instance_pids("second").await[0];
+    let victim = server.instance_pids("second").await[0];
     kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
     let mut least = before.1 + 20;
     eventually("second is back", async || {
-        let now = invocations(&house, "second");
-        assert!(now >= least, "an instance that ends takes nothing from the sum: {now} after {least}");
+        let now = invocation_count(&server, "second");
+        assert!(
+            now >= least,
+            "an instance that ends takes nothing from the sum: {now} after {least}"
+        );
         least = now;
-        ask(&house, "first").await.status() == 200 && now > before.1 + 20
+        call_traced(&server, "first").await.status() == 200 && now > before.1 + 20
     })
     .await;
-    assert_eq!(ask(&house, "second").await.status(), 200);
-    assert!(invocations(&house, "second") > least, "and from the gateway too");
+    assert_eq!(call_traced(&server, "second").await.status(), 200);
+    assert!(
+        invocation_count(&server, "second") > least,
+        "and from the gateway too"
+    );
 }
 
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
 /// Huge pages of this test's own, given back at its end.
-struct Reserve(u64);
+struct ReservedHugePages(u64);
 
-impl Reserve {
-    fn more(pages: u64) -> Option<Self> {
-        let reserved = || std::fs::read_to_string(HUGE_PAGES).ok()?.trim().parse::<u64>().ok();
+impl ReservedHugePages {
+    fn add_pages(pages: u64) -> Option<Self> {
+        let reserved = || {
+            std::fs::read_to_string(HUGE_PAGES)
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
         let before = reserved()?;
         std::fs::write(HUGE_PAGES, (before + pages).to_string()).ok()?;
         let reserve = Self(before);
@@ -272,7 +492,7 @@ impl Reserve {
     }
 }
 
-impl Drop for Reserve {
+impl Drop for ReservedHugePages {
     fn drop(&mut self) {
         let _ = std::fs::write(HUGE_PAGES, self.0.to_string());
     }
@@ -281,26 +501,42 @@ impl Drop for Reserve {
 #[tokio::test]
 async fn a_chain_gets_huge_pages_where_all_its_functions_ask_for_them() {
     nearpath_testkit::need_root!();
-    let Some(_reserve) = Reserve::more(32) else {
+    let Some(_reserve) = ReservedHugePages::add_pages(32) else {
         nearpath_testkit::skip!("this machine reserves no huge pages for us (vm.nr_hugepages)");
     };
-    let house = House::start().await;
+    let server = TestServer::start().await;
     let asking = |name: &str, next, calls| {
-        let mut spec = function(&house, name, next, calls);
+        let mut spec = chain_function(&server, name, next, calls);
         spec["annotations"]["nearpath.io/pages"] = json!("huge");
         spec
     };
-    house.deploy_ready(&asking("second", None, "")).await;
-    house.deploy_ready(&asking("first", Some("second"), "second")).await;
-    until_in_memory(&house, "first").await;
-    eventually("first knows second", async || ask(&house, "first").await.status() == 200).await;
-    assert_eq!(cli(&house, &["memory", "shop"])[0]["pageBytes"], 2 << 20);
-    house.deploy_ready(&function(&house, "careful", None, "")).await;
-    let answer = ask(&house, "careful").await;
-    assert_eq!((answer.status().as_u16(), path(&answer)), (200, "http; not_nearer=no_party"), "it did not agree");
-    let mut wrong = function(&house, "wrong", None, "");
+    server.deploy_ready(&asking("second", None, "")).await;
+    server
+        .deploy_ready(&asking("first", Some("second"), "second"))
+        .await;
+    wait_in_memory(&server, "first").await;
+    eventually("first knows second", async || {
+        call_traced(&server, "first").await.status() == 200
+    })
+    .await;
+    assert_eq!(
+        run_cli(&server, &["memory", "shop"])[0]["pageBytes"],
+        2 << 20
+    );
+    server
+        .deploy_ready(&chain_function(&server, "careful", None, ""))
+        .await;
+    let answer = call_traced(&server, "careful").await;
+    assert_eq!(
+        (answer.status().as_u16(), path_of(&answer)),
+        (200, "http; not_nearer=no_party"),
+        "it did not agree"
+    );
+    let mut wrong = chain_function(&server, "wrong", None, "");
     wrong["annotations"]["nearpath.io/pages"] = json!("large");
-    let refused = house.ask(Method::POST, "/system/functions", wrong.to_string()).await;
+    let refused = server
+        .send_request(Method::POST, "/system/functions", wrong.to_string())
+        .await;
     assert_eq!(refused.status(), 400);
 }
 
@@ -308,10 +544,22 @@ async fn a_chain_gets_huge_pages_where_all_its_functions_ask_for_them() {
 async fn go_function(folder: &Path) -> Result<(), String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/go");
     let mut build = tokio::process::Command::new("go");
-    build.args(["build", "-o"]).arg(folder.join("price")).arg("./examples/price").current_dir(source);
-    let built = build.env("CGO_ENABLED", "0").kill_on_drop(true).output().await;
+    build
+        .args(["build", "-o"])
+        .arg(folder.join("price"))
+        .arg("./examples/price")
+        .current_dir(source);
+    let built = build
+        .env("CGO_ENABLED", "0")
+        .kill_on_drop(true)
+        .output()
+        .await;
     let built = built.map_err(|error| format!("go cannot be run: {error}"))?;
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
     Ok(())
 }
 
@@ -322,27 +570,47 @@ async fn a_go_function_is_called_and_calls_through_memory() {
     if let Err(why) = go_function(folder.path()).await {
         nearpath_testkit::skip!("{why}");
     }
-    let house = House::start().await;
-    house.deploy_ready(&function(&house, "currency", None, "")).await;
-    let mut price = function(&house, "price", None, "currency");
+    let server = TestServer::start().await;
+    server
+        .deploy_ready(&chain_function(&server, "currency", None, ""))
+        .await;
+    let mut price = chain_function(&server, "price", None, "currency");
     price["image"] = json!(format!("file://{}", folder.path().display()));
     price["envProcess"] = json!("./price");
     price["envVars"]["PORT"] = json!("5000");
-    house.deploy_ready(&price).await;
-    until_in_memory(&house, "price").await;
-    eventually("price knows currency", async || ask(&house, "price").await.status() == 200).await;
-    let told = async |name: &str, what: &str| {
-        let logs = house.ask(Method::GET, &format!("/system/logs?name={name}&tail=100"), "").await;
+    server.deploy_ready(&price).await;
+    wait_in_memory(&server, "price").await;
+    eventually("price knows currency", async || {
+        call_traced(&server, "price").await.status() == 200
+    })
+    .await;
+    let report = async |name: &str, what: &str| {
+        let logs = server
+            .send_request(
+                Method::GET,
+                &format!("/system/logs?name={name}&tail=100"),
+                "",
+            )
+            .await;
         String::from_utf8_lossy(logs.body()).contains(what)
     };
-    eventually("its own call went the same way", async || told("price", "100 bytes came over shm").await).await;
-    for spec in [&mut function(&house, "currency", None, ""), &mut price] {
+    eventually("its own call went the same way", async || {
+        report("price", "100 bytes came over shm").await
+    })
+    .await;
+    for spec in [
+        &mut chain_function(&server, "currency", None, ""),
+        &mut price,
+    ] {
         spec["annotations"]["nearpath.io/delivery"] = json!("sockmap");
         spec["service"] = json!(format!("{}-sockmap", spec["service"].as_str().unwrap()));
-        house.deploy_ready(spec).await;
+        server.deploy_ready(spec).await;
     }
-    until_in_memory(&house, "currency-sockmap").await;
+    wait_in_memory(&server, "currency-sockmap").await;
     // Its library is refused there: the watchdog takes its calls and picks up its own, and the answer tells the library so.
-    until_in_memory(&house, "price-sockmap").await;
-    eventually("its call went through memory", async || told("price-sockmap", "100 bytes came over shm").await).await;
+    wait_in_memory(&server, "price-sockmap").await;
+    eventually("its call went through memory", async || {
+        report("price-sockmap", "100 bytes came over shm").await
+    })
+    .await;
 }

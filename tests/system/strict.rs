@@ -10,44 +10,68 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::house::{House, http_function};
-use crate::shm::{ask, function, path, until_in_memory};
+use crate::shm::{call_traced, chain_function, path_of, wait_in_memory};
+use crate::test_server::{TestServer, http_function};
 
-fn strict(house: &House, name: &str, next: Option<&str>, calls: &str) -> Value {
-    let mut spec = function(house, name, next, calls);
+fn strict_function(server: &TestServer, name: &str, next: Option<&str>, calls: &str) -> Value {
+    let mut spec = chain_function(server, name, next, calls);
     spec["annotations"]["nearpath.io/isolation"] = json!("strict");
     spec
 }
 
-async fn chain(house: &House) {
-    house.deploy_ready(&strict(house, "second", None, "")).await;
-    house.deploy_ready(&strict(house, "first", Some("second"), "second")).await;
-    until_in_memory(house, "first").await;
-    eventually("first knows second", async || ask(house, "first").await.status() == 200).await;
+async fn deploy_chain(server: &TestServer) {
+    server
+        .deploy_ready(&strict_function(server, "second", None, ""))
+        .await;
+    server
+        .deploy_ready(&strict_function(server, "first", Some("second"), "second"))
+        .await;
+    wait_in_memory(server, "first").await;
+    eventually("first knows second", async || {
+        call_traced(server, "first").await.status() == 200
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_strict_chain_answers_through_memory() {
     nearpath_testkit::need_root!();
-    let house = House::start().await;
-    chain(&house).await;
+    let server = TestServer::start().await;
+    deploy_chain(&server).await;
     for _ in 0..50 {
-        let answer = ask(&house, "first").await;
-        assert_eq!((answer.status().as_u16(), path(&answer), answer.body().len()), (200, "shm", 100));
+        let answer = call_traced(&server, "first").await;
+        assert_eq!(
+            (
+                answer.status().as_u16(),
+                path_of(&answer),
+                answer.body().len()
+            ),
+            (200, "shm", 100)
+        );
     }
-    let mut open = function(&house, "open", Some("second"), "second");
+    let mut open = chain_function(&server, "open", Some("second"), "second");
     open["annotations"]["nearpath.io/isolation"] = json!("shared");
-    house.deploy_ready(&open).await;
-    until_in_memory(&house, "open").await;
-    let answer = ask(&house, "open").await;
-    assert_eq!(answer.status(), 502, "its handler knows no other way, and the strict domain is not its own");
-    let mut wrong = function(&house, "wrong", None, "");
+    server.deploy_ready(&open).await;
+    wait_in_memory(&server, "open").await;
+    let answer = call_traced(&server, "open").await;
+    assert_eq!(
+        answer.status(),
+        502,
+        "its handler knows no other way, and the strict domain is not its own"
+    );
+    let mut wrong = chain_function(&server, "wrong", None, "");
     wrong["annotations"]["nearpath.io/isolation"] = json!("very");
-    assert_eq!(house.ask(Method::POST, "/system/functions", wrong.to_string()).await.status(), 400);
+    assert_eq!(
+        server
+            .send_request(Method::POST, "/system/functions", wrong.to_string())
+            .await
+            .status(),
+        400
+    );
 }
 
 /// Sends an event, and the next one when it is told to.
-const EVENTS: &str = r#"if self.path == "/go":
+const EVENTS_BODY: &str = r#"if self.path == "/go":
     go.set()
     self.answer(200, b"gone")
 elif self.path == "/events":
@@ -64,7 +88,7 @@ else:
     self.answer(200, b"here")"#;
 
 /// Reads until the text has come.
-async fn until_comes(stream: &mut TcpStream, read: &mut String, text: &str) {
+async fn read_until(stream: &mut TcpStream, read: &mut String, text: &str) {
     while !read.contains(text) {
         let mut bytes = [0; 1024];
         let count = stream.read(&mut bytes).await.unwrap();
@@ -76,88 +100,132 @@ async fn until_comes(stream: &mut TcpStream, read: &mut String, text: &str) {
 #[tokio::test]
 async fn events_come_out_of_a_strict_chain_as_they_are_sent() {
     nearpath_testkit::need_root!();
-    let house = House::start().await;
-    let mut source = http_function(&house.data_dir, "source", EVENTS);
-    let script = house.data_dir.join("fn-source/server.py");
+    let server = TestServer::start().await;
+    let mut source = http_function(&server.data_dir, "source", EVENTS_BODY);
+    let script = server.data_dir.join("fn-source/server.py");
     let text = fs::read_to_string(&script).unwrap();
-    fs::write(&script, format!("import threading\ngo = threading.Event()\n{text}")).unwrap();
-    source["annotations"] = json!({ "nearpath.io/chain": "news", "nearpath.io/isolation": "strict" });
-    house.deploy_ready(&source).await;
-    until_in_memory(&house, "source").await;
-    let mut stream = TcpStream::connect(house.addr).await.unwrap();
-    let asked = "GET /function/source/events HTTP/1.1\r\nhost: localhost\r\nx-nearpath-path: ?\r\n\r\n";
-    stream.write_all(asked.as_bytes()).await.unwrap();
+    fs::write(
+        &script,
+        format!("import threading\ngo = threading.Event()\n{text}"),
+    )
+    .unwrap();
+    source["annotations"] =
+        json!({ "nearpath.io/chain": "news", "nearpath.io/isolation": "strict" });
+    server.deploy_ready(&source).await;
+    wait_in_memory(&server, "source").await;
+    let mut stream = TcpStream::connect(server.addr).await.unwrap();
+    let question =
+        "GET /function/source/events HTTP/1.1\r\nhost: localhost\r\nx-nearpath-path: ?\r\n\r\n";
+    stream.write_all(question.as_bytes()).await.unwrap();
     let mut read = String::new();
-    within(until_comes(&mut stream, &mut read, "data: 0")).await;
+    within(read_until(&mut stream, &mut read, "data: 0")).await;
     assert!(read.contains("x-nearpath-path: shm"), "{read}");
-    assert_eq!(house.ask(Method::POST, "/function/source/go", "").await.status(), 200);
-    within(until_comes(&mut stream, &mut read, "data: 1")).await;
+    assert_eq!(
+        server
+            .send_request(Method::POST, "/function/source/go", "")
+            .await
+            .status(),
+        200
+    );
+    within(read_until(&mut stream, &mut read, "data: 1")).await;
 }
 
 /// One pool that a process has mapped.
-struct Mapped {
+struct MappedPool {
     pid: i32,
     range: String,
     writable: bool,
 }
 
-impl Mapped {
+impl MappedPool {
     /// The pools of strict parties that a process has mapped; see proc_pid_maps(5).
     fn of(pid: i32) -> Vec<Self> {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        let pools = maps.lines().filter(|line| line.contains("/memfd:nearpath-own"));
+        let pools = maps
+            .lines()
+            .filter(|line| line.contains("/memfd:nearpath-own"));
         let read = |line: &str| {
             let mut words = line.split_whitespace();
             let (range, rights) = (words.next().unwrap().to_owned(), words.next().unwrap());
             assert!(rights.ends_with('s') && rights.starts_with('r'), "{line}");
-            Self { pid, range, writable: rights.contains('w') }
+            Self {
+                pid,
+                range,
+                writable: rights.contains('w'),
+            }
         };
         pools.map(read).collect()
     }
 
-    fn start(&self) -> u64 {
+    fn start_address(&self) -> u64 {
         u64::from_str_radix(self.range.split('-').next().unwrap(), 16).unwrap()
     }
 
     /// Writes a byte over itself as the process would, whatever the page table says: a debugger's write, which a shared
     /// mapping refuses when it can never become writable (`mm/gup.c`, `check_vma_flags`).
-    fn poke(&self) -> std::io::Result<usize> {
-        let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{}/mem", self.pid))?;
+    fn write_byte(&self) -> std::io::Result<usize> {
+        let memory = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/{}/mem", self.pid))?;
         let mut byte = [0];
-        memory.read_exact_at(&mut byte, self.start())?;
-        memory.write_at(&byte, self.start())
+        memory.read_exact_at(&mut byte, self.start_address())?;
+        memory.write_at(&byte, self.start_address())
     }
 
     fn file(&self) -> File {
         let link = format!("/proc/{}/map_files/{}", self.pid, self.range);
-        OpenOptions::new().read(true).write(true).open(link).unwrap()
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(link)
+            .unwrap()
     }
 }
 
 #[tokio::test]
-async fn nobody_writes_in_a_peers_pool_not_even_with_the_power_of_root() {
+async fn a_peers_pool_is_read_only_even_for_root() {
     nearpath_testkit::need_root!();
-    let house = House::start().await;
-    chain(&house).await;
+    let server = TestServer::start().await;
+    deploy_chain(&server).await;
     let mut pools = Vec::new();
     for name in ["first", "second"] {
-        let processes = house.processes(name).await;
-        pools.extend(processes.into_iter().flat_map(Mapped::of));
+        let processes = server.instance_processes(name).await;
+        pools.extend(processes.into_iter().flat_map(MappedPool::of));
     }
     let (own, peers): (Vec<_>, Vec<_>) = pools.into_iter().partition(|pool| pool.writable);
-    assert!(own.len() >= 2 && peers.len() >= 3, "{} own, {} of peers", own.len(), peers.len());
+    assert!(
+        own.len() >= 2 && peers.len() >= 3,
+        "{} own, {} of peers",
+        own.len(),
+        peers.len()
+    );
     for pool in &own {
-        assert_eq!(pool.poke().unwrap(), 1, "its maker writes there: the check below can succeed");
+        assert_eq!(
+            pool.write_byte().unwrap(),
+            1,
+            "its maker writes there: the check below can succeed"
+        );
     }
     for pool in &peers {
-        assert!(pool.poke().is_err(), "written through a mapping for reading: {} of {}", pool.range, pool.pid);
+        assert!(
+            pool.write_byte().is_err(),
+            "written through a mapping for reading: {} of {}",
+            pool.range,
+            pool.pid
+        );
     }
     for pool in own.iter().chain(&peers) {
         let file = pool.file();
-        let wanted = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        let wanted =
+            SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         assert!(fcntl_get_seals(&file).unwrap().contains(wanted));
         assert!(file.write_at(&[0], 0).is_err() && file.set_len(0).is_err());
     }
-    let answer = ask(&house, "first").await;
-    assert_eq!((answer.status().as_u16(), path(&answer)), (200, "shm"), "and the chain goes on");
+    let answer = call_traced(&server, "first").await;
+    assert_eq!(
+        (answer.status().as_u16(), path_of(&answer)),
+        (200, "shm"),
+        "and the chain goes on"
+    );
 }

@@ -13,48 +13,65 @@ use nearpath_testkit::{eventually, need_root, within};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::house::{House, http_function};
 use crate::load::open_loop;
-use crate::quic::{MIRROR, ask, instances_namespace, path, whole};
+use crate::quic::{MIRROR_BODY, full_body, instances_namespace, path_of, send_traced};
+use crate::test_server::{TestServer, http_function};
 
-const OVER_TLS: &str = "tls; not_nearer=no_domain";
+const TLS_PATH: &str = "tls; not_nearer=no_domain";
 
-fn with(mut function: Value, transport: &str) -> Value {
+fn with_transport(mut function: Value, transport: &str) -> Value {
     function["annotations"] = json!({ "nearpath.io/transport": transport });
     function
 }
 
-fn over(transport: &str, folder: &Path, name: &str, body: &str) -> Value {
-    with(http_function(folder, name, body), transport)
+fn path_over(transport: &str, folder: &Path, name: &str, body: &str) -> Value {
+    with_transport(http_function(folder, name, body), transport)
 }
 
 #[tokio::test]
 async fn calls_of_all_sizes_go_over_both_versions() {
     need_root!();
-    let house = House::start().await;
+    let server = TestServer::start().await;
     for transport in ["tls13", "tls12"] {
-        house.deploy_ready(&over(transport, &house.data_dir, transport, MIRROR)).await;
+        server
+            .deploy_ready(&path_over(
+                transport,
+                &server.data_dir,
+                transport,
+                MIRROR_BODY,
+            ))
+            .await;
         let target = format!("/function/{transport}");
-        let answer = ask(&house, Method::GET, &format!("{target}/a?b=c"), "").await;
+        let answer = send_traced(&server, Method::GET, &format!("{target}/a?b=c"), "").await;
         assert_eq!(
             (answer.status(), answer.body().as_ref()),
             (StatusCode::OK, b"GET /a?b=c ".as_ref()),
             "{}",
-            house.log()
+            server.log()
         );
-        assert_eq!(path(&answer), OVER_TLS, "{}", house.log());
+        assert_eq!(path_of(&answer), TLS_PATH, "{}", server.log());
         for size in [10, 64 * 1024, 1 << 20] {
-            let answer = ask(&house, Method::POST, &format!("{target}/"), Bytes::from(vec![b'b'; size])).await;
-            assert_eq!((answer.body().len(), path(&answer)), (size + 7, OVER_TLS));
-            let answer = ask(&house, Method::GET, &format!("{target}/size/{size}"), "").await;
-            assert_eq!((answer.body().len(), path(&answer)), (size, OVER_TLS));
+            let answer = send_traced(
+                &server,
+                Method::POST,
+                &format!("{target}/"),
+                Bytes::from(vec![b'b'; size]),
+            )
+            .await;
+            assert_eq!(
+                (answer.body().len(), path_of(&answer)),
+                (size + 7, TLS_PATH)
+            );
+            let answer =
+                send_traced(&server, Method::GET, &format!("{target}/size/{size}"), "").await;
+            assert_eq!((answer.body().len(), path_of(&answer)), (size, TLS_PATH));
         }
     }
 }
 
 /// What the instance's port says to a GET without TLS, asked from inside.
-async fn in_clear(house: &House, name: &str, target: &str) -> String {
-    let namespace = instances_namespace(house, name).await;
+async fn send_in_clear(server: &TestServer, name: &str, target: &str) -> String {
+    let namespace = instances_namespace(server, name).await;
     let ask = format!("GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     let exchange = move || -> std::io::Result<String> {
         let mut stream = std::net::TcpStream::connect("127.0.0.1:8080")?;
@@ -63,25 +80,49 @@ async fn in_clear(house: &House, name: &str, target: &str) -> String {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).map(|_| answer)
     };
-    tokio::task::spawn_blocking(move || namespace::run_in_netns(&namespace, exchange)).await.unwrap().unwrap()
+    tokio::task::spawn_blocking(move || namespace::run_in_netns(&namespace, exchange))
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 #[tokio::test]
-async fn who_asks_for_encryption_is_not_called_without_it() {
+async fn a_function_that_asks_for_encryption_is_not_called_without_it() {
     need_root!();
-    let house = House::start().await;
+    let server = TestServer::start().await;
     for transport in ["quic", "tls13", "tls12"] {
-        house.deploy_ready(&over(transport, &house.data_dir, transport, MIRROR)).await;
-        let refused = in_clear(&house, transport, "/").await;
-        assert!(refused.starts_with("HTTP/1.1 403") && refused.contains(transport), "{refused}");
-        assert!(in_clear(&house, transport, "/_/health").await.starts_with("HTTP/1.1 200"));
+        server
+            .deploy_ready(&path_over(
+                transport,
+                &server.data_dir,
+                transport,
+                MIRROR_BODY,
+            ))
+            .await;
+        let refused = send_in_clear(&server, transport, "/").await;
+        assert!(
+            refused.starts_with("HTTP/1.1 403") && refused.contains(transport),
+            "{refused}"
+        );
+        assert!(
+            send_in_clear(&server, transport, "/_/health")
+                .await
+                .starts_with("HTTP/1.1 200")
+        );
     }
-    house.deploy_ready(&http_function(&house.data_dir, "auto", MIRROR)).await;
-    assert!(in_clear(&house, "auto", "/").await.starts_with("HTTP/1.1 200"), "the control: others are");
+    server
+        .deploy_ready(&http_function(&server.data_dir, "auto", MIRROR_BODY))
+        .await;
+    assert!(
+        send_in_clear(&server, "auto", "/")
+            .await
+            .starts_with("HTTP/1.1 200"),
+        "the control: others are"
+    );
 }
 
 /// Agrees to any upgrade and sends back what comes.
-const UPGRADE: &str = r#"self.send_response(101)
+const UPGRADE_BODY: &str = r#"self.send_response(101)
 self.send_header("Connection", "upgrade")
 self.send_header("Upgrade", "echo")
 self.end_headers()
@@ -93,16 +134,40 @@ while data := self.rfile.read1(65536):
 #[tokio::test]
 async fn an_upgraded_connection_goes_over_tls_also_where_the_function_asks_for_quic() {
     need_root!();
-    let house = House::start().await;
-    for (transport, wanted) in [("tls13", OVER_TLS), ("tls12", OVER_TLS), ("quic", "tls; not_nearer=upgrade")] {
-        house.deploy_ready(&over(transport, &house.data_dir, transport, UPGRADE)).await;
-        let stream = tokio::net::TcpStream::connect(house.addr).await.unwrap();
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let server = TestServer::start().await;
+    for (transport, wanted) in [
+        ("tls13", TLS_PATH),
+        ("tls12", TLS_PATH),
+        ("quic", "tls; not_nearer=upgrade"),
+    ] {
+        server
+            .deploy_ready(&path_over(
+                transport,
+                &server.data_dir,
+                transport,
+                UPGRADE_BODY,
+            ))
+            .await;
+        let stream = tokio::net::TcpStream::connect(server.addr).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
         tokio::spawn(connection.with_upgrades());
-        let request = Request::get(format!("/function/{transport}")).header("host", "x").header("x-nearpath-path", "");
-        let request = request.header("connection", "upgrade").header("upgrade", "echo").body(whole("")).unwrap();
+        let request = Request::get(format!("/function/{transport}"))
+            .header("host", "x")
+            .header("x-nearpath-path", "");
+        let request = request
+            .header("connection", "upgrade")
+            .header("upgrade", "echo")
+            .body(full_body(""))
+            .unwrap();
         let answer = within(sender.send_request(request)).await.unwrap();
-        assert_eq!(answer.status(), StatusCode::SWITCHING_PROTOCOLS, "{}", house.log());
+        assert_eq!(
+            answer.status(),
+            StatusCode::SWITCHING_PROTOCOLS,
+            "{}",
+            server.log()
+        );
         assert_eq!(answer.headers()["x-nearpath-path"], wanted, "{transport}");
         let mut io = TokioIo::new(within(hyper::upgrade::on(answer)).await.unwrap());
         for word in [b"ping", b"pong"] {
@@ -119,13 +184,31 @@ async fn certificates_are_renewed_under_load_without_a_lost_call() {
     need_root!();
     let folder = tempfile::tempdir().unwrap();
     // Renewed when two thirds of it are over: a machine that is so busy that it stands still for a second loses nothing.
-    let house = House::start_in(folder.path(), &["--certificate-lifetime", "5s"]).await;
+    let server = TestServer::start_in(folder.path(), &["--certificate-lifetime", "5s"]).await;
     for transport in ["tls13", "tls12"] {
-        house.deploy_ready(&over(transport, folder.path(), transport, "self.answer(200, b'done')")).await;
-        let outcome = open_loop(house.addr, &format!("/function/{transport}"), 30, Duration::from_secs(11)).await;
-        assert!(outcome.failures.is_empty(), "{:?}\n{}", outcome.failures, house.log());
-        let answer = ask(&house, Method::GET, &format!("/function/{transport}"), "").await;
-        assert_eq!(path(&answer), OVER_TLS, "{}", house.log());
+        server
+            .deploy_ready(&path_over(
+                transport,
+                folder.path(),
+                transport,
+                "self.answer(200, b'done')",
+            ))
+            .await;
+        let outcome = open_loop(
+            server.addr,
+            &format!("/function/{transport}"),
+            30,
+            Duration::from_secs(11),
+        )
+        .await;
+        assert!(
+            outcome.failures.is_empty(),
+            "{:?}\n{}",
+            outcome.failures,
+            server.log()
+        );
+        let answer = send_traced(&server, Method::GET, &format!("/function/{transport}"), "").await;
+        assert_eq!(path_of(&answer), TLS_PATH, "{}", server.log());
     }
 }
 
@@ -133,18 +216,33 @@ async fn certificates_are_renewed_under_load_without_a_lost_call() {
 #[tokio::test]
 async fn another_transport_takes_over_without_a_lost_call() {
     need_root!();
-    let house = House::start().await;
-    let answering =
-        |word: &str, transport| over(transport, &house.data_dir, "fn", &format!("self.answer(200, b'{word}')"));
-    house.deploy_ready(&answering("tls13", "tls13")).await;
-    let load = open_loop(house.addr, "/function/fn", 50, Duration::from_secs(10));
+    let server = TestServer::start().await;
+    let answering = |word: &str, transport| {
+        path_over(
+            transport,
+            &server.data_dir,
+            "fn",
+            &format!("self.answer(200, b'{word}')"),
+        )
+    };
+    server.deploy_ready(&answering("tls13", "tls13")).await;
+    let load = open_loop(server.addr, "/function/fn", 50, Duration::from_secs(10));
     let updates = async {
         for transport in ["tcp", "tls12", "quic", "auto", "tls13"] {
-            let answer = house.ask(Method::PUT, "/system/functions", answering(transport, transport).to_string()).await;
+            let answer = server
+                .send_request(
+                    Method::PUT,
+                    "/system/functions",
+                    answering(transport, transport).to_string(),
+                )
+                .await;
             assert!(answer.status().is_success());
-            eventually(transport, async || house.call("fn", "").await.body() == transport).await;
+            eventually(transport, async || {
+                server.call_function("fn", "").await.body() == transport
+            })
+            .await;
         }
     };
     let (outcome, ()) = tokio::join!(load, updates);
-    assert_eq!(outcome.failures, Vec::<String>::new(), "{}", house.log());
+    assert_eq!(outcome.failures, Vec::<String>::new(), "{}", server.log());
 }

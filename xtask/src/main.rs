@@ -1,10 +1,11 @@
-//! Checks and lists that no compiler makes: `cargo xtask layers`, `arrows`, `names`, `generate`.
+//! Checks and lists that no compiler makes: `cargo xtask layers`, `arrows`, `names`, `documents`, `generate`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
 use std::process::ExitCode;
 
 mod arrows;
+mod documents;
 mod generate;
 mod layers;
 mod names;
@@ -15,12 +16,16 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let outcome = match words[..] {
         ["arrows"] => arrows::check(),
+        ["documents"] => documents::check(),
         ["layers"] => layers::check(),
         ["names"] => names::check(),
         ["names", krate] => names::list(krate),
         ["generate"] => generate::run(Path::new("."), false),
         ["generate", "--check"] => generate::run(Path::new("."), true),
-        _ => Err(vec!["usage: xtask layers | arrows | names [CRATE] | generate [--check]".to_owned()]),
+        _ => Err(vec![
+            "usage: xtask layers | arrows | names [CRATE] | documents | generate [--check]"
+                .to_owned(),
+        ]),
     };
     match outcome {
         Ok(summary) => {

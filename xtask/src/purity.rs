@@ -31,27 +31,41 @@ const FORBIDDEN: [&str; 15] = [
 
 /// Every name that a pure folder may not use is one fault.
 pub(crate) fn check(folders: &PureFolders) -> Vec<String> {
-    folders.iter().flat_map(|(folder, may_use)| check_folder(Path::new(folder), may_use)).collect()
+    folders
+        .iter()
+        .flat_map(|(folder, may_use)| check_folder(Path::new(folder), may_use))
+        .collect()
 }
 
 fn check_folder(folder: &Path, may_use: &BTreeSet<String>) -> Vec<String> {
     match source_files(folder) {
-        Ok(files) => files.iter().flat_map(|(file, code)| faults_of(file, code, may_use)).collect(),
-        Err(error) => vec![format!("{}: {error}: correct the section `pure` of layers.toml", folder.display())],
+        Ok(files) => files
+            .iter()
+            .flat_map(|(file, code)| faults_of(file, code, may_use))
+            .collect(),
+        Err(error) => vec![format!(
+            "{}: {error}: correct the section `pure` of layers.toml",
+            folder.display()
+        )],
     }
 }
 
 /// All source files but those of tests, with their code.
 fn source_files(path: &Path) -> std::io::Result<Vec<(PathBuf, Code)>> {
     if path.is_file() {
-        return Ok(vec![(path.to_owned(), Code::of(&fs::read_to_string(path)?))]);
+        return Ok(vec![(
+            path.to_owned(),
+            Code::of(&fs::read_to_string(path)?),
+        )]);
     }
     let entries = fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path()));
     let mut paths = entries.collect::<std::io::Result<Vec<_>>>()?;
     paths.sort();
     let code = Code::of(&fs::read_to_string(path.join("mod.rs"))?);
-    let is_test =
-        |path: &Path| path.file_stem().is_some_and(|name| code.test_modules.contains(&*name.to_string_lossy()));
+    let is_test = |path: &Path| {
+        path.file_stem()
+            .is_some_and(|name| code.test_modules.contains(&*name.to_string_lossy()))
+    };
     let mut files = Vec::new();
     for path in paths.iter().filter(|path| !is_test(path)) {
         files.extend(source_files(path)?);
@@ -72,10 +86,13 @@ impl Code {
         let mut lines = text.lines();
         while let Some(line) = lines.next() {
             if line.trim() != "#[cfg(test)]" {
-                code.lines.push(line.split("//").next().unwrap_or_default().to_owned());
+                code.lines
+                    .push(line.split("//").next().unwrap_or_default().to_owned());
                 continue;
             }
-            let module = lines.next().and_then(|next| next.trim().strip_prefix("mod ")?.strip_suffix(';'));
+            let module = lines
+                .next()
+                .and_then(|next| next.trim().strip_prefix("mod ")?.strip_suffix(';'));
             let Some(module) = module else { break }; // inline tests are the end of a file
             code.test_modules.insert(module.to_owned());
             code.lines.extend([String::new(), String::new()]); // keeps the numbers of the lines below
@@ -88,11 +105,19 @@ fn faults_of(file: &Path, code: &Code, may_use: &BTreeSet<String>) -> Vec<String
     let mut faults = Vec::new();
     for (at, line) in code.lines.iter().enumerate() {
         let place = format!("{}:{}", file.display(), at + 1);
-        let forbidden = FORBIDDEN.iter().filter(|name| names(line, name).next().is_some());
-        faults.extend(forbidden.map(|name| format!("{place} uses {name}: a pure folder takes it as an argument")));
+        let forbidden = FORBIDDEN
+            .iter()
+            .filter(|name| names(line, name).next().is_some());
+        faults.extend(
+            forbidden
+                .map(|name| format!("{place} uses {name}: a pure folder takes it as an argument")),
+        );
         let modules = names(line, "crate::").map(str::to_owned);
-        let strange = modules.filter(|module| !may_use.iter().any(|allowed| module.starts_with(&**allowed)));
-        faults.extend(strange.map(|module| format!("{place} uses crate::{module}, which layers.toml does not allow")));
+        let strange =
+            modules.filter(|module| !may_use.iter().any(|allowed| module.starts_with(&**allowed)));
+        faults.extend(strange.map(|module| {
+            format!("{place} uses crate::{module}, which layers.toml does not allow")
+        }));
     }
     faults
 }
@@ -118,8 +143,18 @@ mod tests {
 
     #[test]
     fn sockets_clocks_and_other_modules_are_found() {
-        assert_eq!(faults("use std::net::SocketAddr;\nuse std::time::Instant;\nlet tokio_like = 1;", &[]).len(), 0);
-        assert_eq!(faults("use std::net::UdpSocket;\nlet now = Instant::now();", &[]).len(), 2);
+        assert_eq!(
+            faults(
+                "use std::net::SocketAddr;\nuse std::time::Instant;\nlet tokio_like = 1;",
+                &[]
+            )
+            .len(),
+            0
+        );
+        assert_eq!(
+            faults("use std::net::UdpSocket;\nlet now = Instant::now();", &[]).len(),
+            2
+        );
         assert_eq!(faults("let age = begun.elapsed();", &[]).len(), 1);
         assert_eq!(faults("use crate::punch::Agent;", &["punch"]).len(), 0);
         assert_eq!(faults("use crate::driver::Driver;", &["punch"]).len(), 1);
@@ -130,6 +165,9 @@ mod tests {
         let text = "//! See tokio.\nfn f() {} // not Instant::now\n#[cfg(test)]\nmod late;\nfn g() {}\n#[cfg(test)]\nmod tests {\nuse tokio;\n}";
         let code = Code::of(text);
         assert!(faults(text, &[]).is_empty());
-        assert_eq!((code.test_modules.contains("late"), code.lines.len()), (true, 5));
+        assert_eq!(
+            (code.test_modules.contains("late"), code.lines.len()),
+            (true, 5)
+        );
     }
 }

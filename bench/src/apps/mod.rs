@@ -10,7 +10,7 @@ pub(crate) mod retail;
 
 use std::path::PathBuf;
 
-use nearpath_testkit::lab::Node;
+use nearpath_testkit::lab::LabNode;
 
 use crate::remote::Error;
 use crate::remote::call::Call;
@@ -90,7 +90,12 @@ impl Kind {
     ///
     /// # Errors
     /// [`need::Missing`] when this machine lacks something.
-    pub(crate) fn start(self, python: Python, node: &Node, machine: &Machine) -> Result<App, Error> {
+    pub(crate) fn start(
+        self,
+        python: Python,
+        node: &LabNode,
+        machine: &Machine,
+    ) -> Result<App, Error> {
         match self {
             Self::Certinfo => certinfo::start(python, node, machine),
             Self::Resizer => resizer::start(python, machine),
@@ -108,9 +113,18 @@ impl App {
             ("gateway_url", gateway.to_owned()),
             ("OPENFAAS_NAME", function.name.to_owned()),
         ];
-        let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
-        let variables = own.chain(self.python.variables()).chain(function.variables.iter().cloned()).collect();
-        Code { port, fprocess: self.python.command(&function.script), variables }
+        let own = own
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value));
+        let variables = own
+            .chain(self.python.variables())
+            .chain(function.variables.iter().cloned())
+            .collect();
+        Code {
+            port,
+            fprocess: self.python.command(&function.script),
+            variables,
+        }
     }
 
     /// Undoes what calls have changed.
@@ -124,7 +138,13 @@ impl App {
 
 impl Function {
     fn new(name: &'static str, script: PathBuf) -> Self {
-        Self { name, script, calls: false, port: None, variables: Vec::new() }
+        Self {
+            name,
+            script,
+            calls: false,
+            port: None,
+            variables: Vec::new(),
+        }
     }
 
     fn with(mut self, name: &str, value: impl Into<String>) -> Self {

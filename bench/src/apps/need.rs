@@ -34,14 +34,22 @@ impl Python {
     /// [`Missing`] without Python, without pip, or when a package cannot be had.
     pub(crate) fn with_packages(example: &str) -> Result<Self, Error> {
         let mut command = Command::new("python3");
-        command.args(["-c", PACKAGES, example]).current_dir(examples()?).stdin(Stdio::null());
-        command.env("PYTHONDONTWRITEBYTECODE", "1").env_remove("NEARPATH_SKIP_LOG"); // a skip is the comparison's to tell
-        let done = command.output().map_err(|error| Missing(format!("python3 cannot be started: {error}")))?;
+        command
+            .args(["-c", PACKAGES, example])
+            .current_dir(examples()?)
+            .stdin(Stdio::null());
+        command
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env_remove("NEARPATH_SKIP_LOG"); // a skip is the comparison's to tell
+        let done = command
+            .output()
+            .map_err(|error| Missing(format!("python3 cannot be started: {error}")))?;
         let text = String::from_utf8_lossy(&done.stdout).into_owned();
         match text.lines().collect::<Vec<_>>()[..] {
-            [program, packages] if done.status.success() => {
-                Ok(Self { program: program.into(), packages: packages.into() })
-            }
+            [program, packages] if done.status.success() => Ok(Self {
+                program: program.into(),
+                packages: packages.into(),
+            }),
             _ => Err(Missing(reason(&String::from_utf8_lossy(&done.stderr))).into()),
         }
     }
@@ -53,35 +61,51 @@ impl Python {
 
     /// Runs a script, as a watchdog is told to; who starts it takes it along when it ends.
     pub(super) fn command(&self, script: &Path) -> String {
-        format!("setpriv --pdeathsig KILL '{}' '{}'", self.program.display(), script.display())
+        format!(
+            "setpriv --pdeathsig KILL '{}' '{}'",
+            self.program.display(),
+            script.display()
+        )
     }
 
     /// A script with arguments.
     pub(crate) fn run(&self, script: &Path) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg(script).envs(self.variables()).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .arg(script)
+            .envs(self.variables())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         command
     }
 
     /// What makes it find its packages, and leave nothing in the folders of the examples.
     pub(super) fn variables(&self) -> impl Iterator<Item = (String, String)> + use<> {
-        let variables =
-            [("PYTHONPATH", self.packages.display().to_string()), ("PYTHONDONTWRITEBYTECODE", "1".to_owned())];
-        variables.into_iter().map(|(name, value)| (name.to_owned(), value))
+        let variables = [
+            ("PYTHONPATH", self.packages.display().to_string()),
+            ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
+        ];
+        variables
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
     }
 }
 
 /// The folder of the examples.
 pub(super) fn examples() -> Result<PathBuf, Error> {
     let folder = Path::new("examples").canonicalize();
-    folder.map_err(|error| format!("examples: {error}: run this from the root of the repository").into())
+    folder.map_err(|error| {
+        format!("examples: {error}: run this from the root of the repository").into()
+    })
 }
 
 /// What a skip said, else the last line.
 fn reason(text: &str) -> String {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let skip = text.lines().find_map(|line| line.strip_prefix("SKIP "));
-    skip.or_else(|| lines.next_back()).unwrap_or("python3 says nothing").to_owned()
+    skip.or_else(|| lines.next_back())
+        .unwrap_or("python3 says nothing")
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -92,7 +116,10 @@ mod tests {
     fn why_something_is_missing_is_found_in_what_was_printed() {
         let skip = "SKIP examples/retail: no matching distribution\nTraceback …\nunittest.case.SkipTest: no\n";
         assert_eq!(reason(skip), "examples/retail: no matching distribution");
-        assert_eq!(reason("Traceback …\nModuleNotFoundError: no pip\n\n"), "ModuleNotFoundError: no pip");
+        assert_eq!(
+            reason("Traceback …\nModuleNotFoundError: no pip\n\n"),
+            "ModuleNotFoundError: no pip"
+        );
         assert_eq!(reason(""), "python3 says nothing");
     }
 }

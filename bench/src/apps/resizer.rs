@@ -13,9 +13,24 @@ const JPEG: &str = "JFIF";
 pub(super) fn start(python: Python, machine: &Machine) -> Result<App, Error> {
     let handler = examples()?.join("resizer/handler");
     let port = machine.ports(1);
-    let pictures = Function { port: Some(port), ..Function::new("pictures", handler.join("pictures.py")) };
-    let functions = vec![pictures, Function::new("resizer", handler.join("resizer.py"))];
+    let pictures = Function {
+        port: Some(port),
+        ..Function::new("pictures", handler.join("pictures.py"))
+    };
+    let functions = vec![
+        pictures,
+        Function::new("resizer", handler.join("resizer.py")),
+    ];
     let path = format!("/?size=200&url=http://127.0.0.1:{port}/large.jpg");
-    let cases = vec![Case { name: "", function: "resizer", calls: Calls::Same(Call::get(&path, JPEG)) }];
-    Ok(App { python, functions, cases, aside: Box::new(()) })
+    let cases = vec![Case {
+        name: "",
+        function: "resizer",
+        calls: Calls::Same(Call::get(&path, JPEG)),
+    }];
+    Ok(App {
+        python,
+        functions,
+        cases,
+        aside: Box::new(()),
+    })
 }

@@ -22,25 +22,55 @@ pub(crate) struct Check {
 pub(crate) async fn by_perf(pids: &BTreeSet<u32>, load: impl Future) -> io::Result<Check> {
     let list: Vec<_> = pids.iter().map(u32::to_string).collect();
     let mut command = Command::new("perf");
-    command.args(["stat", "-x", ";", "-e", "raw_syscalls:sys_enter,sched:sched_switch", "-p", &list.join(",")]);
+    command.args([
+        "stat",
+        "-x",
+        ";",
+        "-e",
+        "raw_syscalls:sys_enter,sched:sched_switch",
+        "-p",
+        &list.join(","),
+    ]);
     let text = watched(command, load).await?;
-    let value = |event: &str| text.lines().find(|line| line.contains(event))?.split(';').next()?.parse().ok();
-    Ok(Check { calls: value("sys_enter"), switches: value("sched_switch") })
+    let value = |event: &str| {
+        text.lines()
+            .find(|line| line.contains(event))?
+            .split(';')
+            .next()?
+            .parse()
+            .ok()
+    };
+    Ok(Check {
+        calls: value("sys_enter"),
+        switches: value("sched_switch"),
+    })
 }
 
 /// Counts while `load` runs, with strace, which slows everything down but counts in its own way.
 pub(crate) async fn by_strace(pids: &BTreeSet<u32>, load: impl Future) -> io::Result<Check> {
     let mut command = Command::new("strace");
     command.args(["-f", "-c", "-U", "calls,name"]);
-    command.args(pids.iter().flat_map(|pid| ["-p".to_owned(), pid.to_string()]));
+    command.args(
+        pids.iter()
+            .flat_map(|pid| ["-p".to_owned(), pid.to_string()]),
+    );
     let text = watched(command, load).await?;
-    let total = text.lines().find_map(|line| line.trim().strip_suffix("total")?.trim().parse().ok());
-    Ok(Check { calls: total, switches: None })
+    let total = text
+        .lines()
+        .find_map(|line| line.trim().strip_suffix("total")?.trim().parse().ok());
+    Ok(Check {
+        calls: total,
+        switches: None,
+    })
 }
 
 /// What `command` says on its way out, after it watched `load`.
 async fn watched(mut command: Command, load: impl Future) -> io::Result<String> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
     let child = match command.spawn() {
         Ok(child) => child,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
@@ -49,6 +79,8 @@ async fn watched(mut command: Command, load: impl Future) -> io::Result<String> 
     sleep(Duration::from_secs(1)).await; // neither says when it has attached
     load.await;
     interrupt(&child)?;
-    let output = timeout(Duration::from_secs(30), child.wait_with_output()).await.map_err(io::Error::from)??;
+    let output = timeout(Duration::from_secs(30), child.wait_with_output())
+        .await
+        .map_err(io::Error::from)??;
     Ok(String::from_utf8_lossy(&output.stderr).into_owned())
 }

@@ -41,7 +41,9 @@ impl Count {
             "@slept" => self.slept += times,
             "@preempted" => self.preempted += times,
             "@woke" => self.woke += times,
-            "@softirqs" if what.parse().is_ok_and(|vector| NET.contains(&vector)) => self.net += times,
+            "@softirqs" if what.parse().is_ok_and(|vector| NET.contains(&vector)) => {
+                self.net += times
+            }
             "@softirqs" => self.other_softirqs += times,
             "@copies" => self.copies += times,
             "@bytes" => self.bytes += times,
@@ -79,13 +81,18 @@ impl Count {
 /// Reads what `bpftrace -f json` prints at its end.
 pub(super) fn read(lines: &str) -> BTreeMap<u32, Count> {
     let mut counts = BTreeMap::<u32, Count>::new();
-    let lines = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let lines = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
     for line in lines.filter(|line| line["type"] == "map") {
         for (map, entries) in line["data"].as_object().into_iter().flatten() {
             for (key, times) in entries.as_object().into_iter().flatten() {
                 let (pid, what) = key.split_once(',').unwrap_or((key, ""));
                 let Ok(pid) = pid.parse() else { continue };
-                counts.entry(pid).or_default().note(map, what, times.as_u64().unwrap_or(0));
+                counts
+                    .entry(pid)
+                    .or_default()
+                    .note(map, what, times.as_u64().unwrap_or(0));
             }
         }
     }
@@ -104,7 +111,14 @@ mod tests {
 {"type": "map", "data": {"@named": {"11,futex": 3}}}
 ERROR: something else"#;
         let counts = read(text);
-        assert_eq!((counts[&11].calls, counts[&11].net, counts[&11].other_softirqs), (5, 4, 1));
+        assert_eq!(
+            (
+                counts[&11].calls,
+                counts[&11].net,
+                counts[&11].other_softirqs
+            ),
+            (5, 4, 1)
+        );
         assert_eq!((counts[&11].named["futex"], counts[&12].calls), (3, 2));
         let mut all = counts[&11].clone();
         all.add(&counts[&12]);

@@ -46,7 +46,9 @@ const LINES: [Line; 12] = [
     ("doorbells (8 bytes on an eventfd)", |count| count.bells),
     ("HTTP messages parsed", |count| count.parsed),
     ("HTTP messages written", |count| count.written),
-    ("HTTP messages parsed or written", |count| count.parsed + count.written),
+    ("HTTP messages parsed or written", |count| {
+        count.parsed + count.written
+    }),
 ];
 
 const HEAD: &str = "# What a request costs, counted by tracing
@@ -110,20 +112,47 @@ pub(crate) fn render(audits: &[Audit], stamp: &str) -> String {
 
 fn header(page: &mut String, first: &str, audits: &[Audit]) {
     let titles: Vec<_> = audits.iter().map(Audit::title).collect();
-    let _ = writeln!(page, "| {first} | {} |\n| --- |{}", titles.join(" | "), " ---: |".repeat(audits.len()));
+    let _ = writeln!(
+        page,
+        "| {first} | {} |\n| --- |{}",
+        titles.join(" | "),
+        " ---: |".repeat(audits.len())
+    );
 }
 
 fn each(times: u64, requests: u64) -> String {
     let value = times as f64 / requests.max(1) as f64;
-    if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+    if value >= 100.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.2}")
+    }
 }
 
 fn programs(page: &mut String, audit: &Audit) {
-    let _ = writeln!(page, "\n**{}** ({} requests)\n", audit.title(), audit.requests);
-    let names: Vec<_> = audit.programs.keys().map(|name| format!("`{name}`")).collect();
-    let _ = writeln!(page, "| | {} |\n| --- |{}", names.join(" | "), " ---: |".repeat(names.len()));
+    let _ = writeln!(
+        page,
+        "\n**{}** ({} requests)\n",
+        audit.title(),
+        audit.requests
+    );
+    let names: Vec<_> = audit
+        .programs
+        .keys()
+        .map(|name| format!("`{name}`"))
+        .collect();
+    let _ = writeln!(
+        page,
+        "| | {} |\n| --- |{}",
+        names.join(" | "),
+        " ---: |".repeat(names.len())
+    );
     for (name, value) in LINES {
-        let values: Vec<_> = audit.programs.values().map(|count| each(value(count), audit.requests)).collect();
+        let values: Vec<_> = audit
+            .programs
+            .values()
+            .map(|count| each(value(count), audit.requests))
+            .collect();
         let _ = writeln!(page, "| {name} | {} |", values.join(" | "));
     }
 }
@@ -131,15 +160,21 @@ fn programs(page: &mut String, audit: &Audit) {
 fn names(page: &mut String, audits: &[Audit]) {
     header(page, "", audits);
     let totals: Vec<_> = audits.iter().map(Audit::total).collect();
-    let all: std::collections::BTreeSet<_> = totals.iter().flat_map(|total| total.named.keys()).collect();
+    let all: std::collections::BTreeSet<_> =
+        totals.iter().flat_map(|total| total.named.keys()).collect();
     for name in all {
-        let value =
-            |(total, audit): (&Count, &Audit)| each(total.named.get(name).copied().unwrap_or(0), audit.requests);
+        let value = |(total, audit): (&Count, &Audit)| {
+            each(total.named.get(name).copied().unwrap_or(0), audit.requests)
+        };
         let values: Vec<_> = totals.iter().zip(audits).map(value).collect();
         let _ = writeln!(page, "| `{name}` | {} |", values.join(" | "));
     }
-    let other =
-        |(total, audit): (&Count, &Audit)| each(total.calls.saturating_sub(total.named.values().sum()), audit.requests);
+    let other = |(total, audit): (&Count, &Audit)| {
+        each(
+            total.calls.saturating_sub(total.named.values().sum()),
+            audit.requests,
+        )
+    };
     let values: Vec<_> = totals.iter().zip(audits).map(other).collect();
     let _ = writeln!(page, "| others | {} |", values.join(" | "));
 }
@@ -152,12 +187,23 @@ fn checks(page: &mut String, audits: &[Audit]) {
         ("system calls, bpftrace", &ours(|count| count.calls)),
         ("system calls, perf stat", &|audit| audit.perf.calls),
         ("system calls, strace -c", &|audit| audit.strace.calls),
-        ("context switches, bpftrace", &ours(|count| count.slept + count.preempted)),
+        (
+            "context switches, bpftrace",
+            &ours(|count| count.slept + count.preempted),
+        ),
         ("context switches, perf stat", &|audit| audit.perf.switches),
     ];
     for (name, value) in lines {
-        let each = |audit: &Audit| value(audit).map_or(String::new(), |v| format!("{:.2}", v / audit.requests as f64));
-        let _ = writeln!(page, "| {name} | {} |", audits.iter().map(each).collect::<Vec<_>>().join(" | "));
+        let each = |audit: &Audit| {
+            value(audit).map_or(String::new(), |v| {
+                format!("{:.2}", v / audit.requests as f64)
+            })
+        };
+        let _ = writeln!(
+            page,
+            "| {name} | {} |",
+            audits.iter().map(each).collect::<Vec<_>>().join(" | ")
+        );
     }
 }
 
@@ -167,13 +213,25 @@ mod tests {
 
     #[test]
     fn everything_is_by_request() {
-        let count = Count { calls: 500, slept: 25, written: 10, parsed: 20, ..Count::default() };
+        let count = Count {
+            calls: 500,
+            slept: 25,
+            written: 10,
+            parsed: 20,
+            ..Count::default()
+        };
         let audit = Audit {
             variant: "ring",
             callers: 1,
             requests: 10,
-            programs: BTreeMap::from([("nearpath".to_owned(), count.clone()), ("function".to_owned(), count)]),
-            perf: Check { calls: Some(1000.0), switches: None },
+            programs: BTreeMap::from([
+                ("nearpath".to_owned(), count.clone()),
+                ("function".to_owned(), count),
+            ]),
+            perf: Check {
+                calls: Some(1000.0),
+                switches: None,
+            },
             strace: Check::default(),
         };
         let page = render(&[audit], "Linux 1.2, 2026-01-01.");

@@ -66,12 +66,25 @@ pub(super) fn write(pids: &BTreeSet<u32>) -> String {
     // 256 stands for preempted within the kernel (TASK_REPORT_MAX, include/linux/sched.h): no sleep either.
     for (name, event, filter, key) in [
         ("calls", "raw_syscalls:sys_enter", "", "pid"),
-        ("slept", "sched:sched_switch", "&& (args->prev_state & 255) != 0", "pid"),
-        ("preempted", "sched:sched_switch", "&& (args->prev_state & 255) == 0", "pid"),
+        (
+            "slept",
+            "sched:sched_switch",
+            "&& (args->prev_state & 255) != 0",
+            "pid",
+        ),
+        (
+            "preempted",
+            "sched:sched_switch",
+            "&& (args->prev_state & 255) == 0",
+            "pid",
+        ),
         ("woke", "sched:sched_waking", "", "pid"),
         ("softirqs", "irq:softirq_entry", "", "pid, args->vec"),
     ] {
-        let _ = writeln!(text, "tracepoint:{event} /@mine[pid] {filter}/ {{ @{name}[{key}] = count(); }}");
+        let _ = writeln!(
+            text,
+            "tracepoint:{event} /@mine[pid] {filter}/ {{ @{name}[{key}] = count(); }}"
+        );
     }
     for name in NAMED {
         let _ = writeln!(
@@ -79,8 +92,10 @@ pub(super) fn write(pids: &BTreeSet<u32>) -> String {
             "tracepoint:syscalls:sys_enter_{name} /@mine[pid]/ {{ @named[pid, \"{name}\"] = count(); }}"
         );
     }
-    OUT.iter().for_each(|(name, buffer)| text.push_str(&outgoing(name, buffer)));
-    IN.iter().for_each(|(name, buffer)| text.push_str(&incoming(name, buffer)));
+    OUT.iter()
+        .for_each(|(name, buffer)| text.push_str(&outgoing(name, buffer)));
+    IN.iter()
+        .for_each(|(name, buffer)| text.push_str(&incoming(name, buffer)));
     text.push_str("END { clear(@mine); clear(@at); }\n");
     text
 }
@@ -91,7 +106,10 @@ fn is_http() -> String {
 
 fn outgoing(name: &str, buffer: &Buffer) -> String {
     let look = buffer.address().map_or_else(String::new, |address| {
-        format!("$b = {address}; $w = *(uint32*)uptr($b); if ({}) {{ @written[pid] = count(); }}", is_http())
+        format!(
+            "$b = {address}; $w = *(uint32*)uptr($b); if ({}) {{ @written[pid] = count(); }}",
+            is_http()
+        )
     });
     format!(
         "tracepoint:syscalls:sys_enter_{name} /@mine[pid]/ {{ @named[pid, \"{name}\"] = count(); {look} }}\n{}",
@@ -101,10 +119,15 @@ fn outgoing(name: &str, buffer: &Buffer) -> String {
 
 /// What was read is looked at when it has been read.
 fn incoming(name: &str, buffer: &Buffer) -> String {
-    let keep = buffer.address().map_or_else(String::new, |address| format!("@at[tid] = {address};"));
+    let keep = buffer
+        .address()
+        .map_or_else(String::new, |address| format!("@at[tid] = {address};"));
     let look = match buffer {
         Buffer::None => String::new(),
-        _ => format!("$w = *(uint32*)uptr(@at[tid]); if ({}) {{ @parsed[pid] = count(); }}", is_http()),
+        _ => format!(
+            "$w = *(uint32*)uptr(@at[tid]); if ({}) {{ @parsed[pid] = count(); }}",
+            is_http()
+        ),
     };
     format!(
         "tracepoint:syscalls:sys_enter_{name} /@mine[pid]/ {{ @named[pid, \"{name}\"] = count(); {keep} }}\n{}",
@@ -126,9 +149,19 @@ mod tests {
     #[test]
     fn every_process_and_call_is_in_it_once() {
         let text = write(&BTreeSet::from([7, 9]));
-        assert!(text.starts_with("BEGIN { @mine[7] = 1; @mine[9] = 1; printf(\"ready\\n\"); }"), "{text}");
-        for name in NAMED.iter().chain(OUT.iter().chain(&IN).map(|(name, _)| name)) {
-            assert_eq!(text.matches(&format!("sys_enter_{name} ")).count(), 1, "{name}");
+        assert!(
+            text.starts_with("BEGIN { @mine[7] = 1; @mine[9] = 1; printf(\"ready\\n\"); }"),
+            "{text}"
+        );
+        for name in NAMED
+            .iter()
+            .chain(OUT.iter().chain(&IN).map(|(name, _)| name))
+        {
+            assert_eq!(
+                text.matches(&format!("sys_enter_{name} ")).count(),
+                1,
+                "{name}"
+            );
         }
         assert_eq!(text.matches('{').count(), text.matches('}').count());
     }

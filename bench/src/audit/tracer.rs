@@ -26,14 +26,26 @@ impl Tracer {
     /// Starts it for these processes and waits until it counts.
     pub(crate) async fn start(pids: &BTreeSet<u32>) -> io::Result<Self> {
         let mut command = Command::new("bpftrace");
-        command.args(["-f", "json", "-e", &script::write(pids)]).stdin(Stdio::null());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let missing =
-            |error| io::Error::other(format!("bpftrace cannot be started: {error}; apt-get install bpftrace"));
+        command
+            .args(["-f", "json", "-e", &script::write(pids)])
+            .stdin(Stdio::null());
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let missing = |error| {
+            io::Error::other(format!(
+                "bpftrace cannot be started: {error}; apt-get install bpftrace"
+            ))
+        };
         let mut child = command.spawn().map_err(missing)?;
-        let mut lines = BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?).lines();
+        let mut lines =
+            BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?).lines();
         loop {
-            match timeout(PATIENCE, lines.next_line()).await.map_err(io::Error::from)?? {
+            match timeout(PATIENCE, lines.next_line())
+                .await
+                .map_err(io::Error::from)??
+            {
                 Some(line) if line.contains("ready") => return Ok(Self { child, lines }),
                 Some(_) => {}
                 None => return Err(complaint(child).await),
@@ -45,7 +57,10 @@ impl Tracer {
     pub(crate) async fn end(mut self) -> io::Result<BTreeMap<u32, Count>> {
         interrupt(&self.child)?;
         let mut text = String::new();
-        while let Some(line) = timeout(PATIENCE, self.lines.next_line()).await.map_err(io::Error::from)?? {
+        while let Some(line) = timeout(PATIENCE, self.lines.next_line())
+            .await
+            .map_err(io::Error::from)??
+        {
             text.push_str(&line);
             text.push('\n');
         }
@@ -56,7 +71,10 @@ impl Tracer {
 
 /// What Ctrl-C does: a tracer prints what it has counted and ends.
 pub(super) fn interrupt(child: &Child) -> io::Result<()> {
-    let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).ok_or(io::ErrorKind::NotFound)?;
+    let pid = child
+        .id()
+        .and_then(|pid| Pid::from_raw(pid.cast_signed()))
+        .ok_or(io::ErrorKind::NotFound)?;
     Ok(kill_process(pid, Signal::INT)?)
 }
 

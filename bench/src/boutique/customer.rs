@@ -55,17 +55,29 @@ impl Customer {
     /// The same seed is the same customer.
     pub(crate) fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
-        Self { session: format!("{:016x}", dice.roll()), currency: "CAD", new: true, dice }
+        Self {
+            session: format!("{:016x}", dice.roll()),
+            currency: "CAD",
+            new: true,
+            dice,
+        }
     }
 
     /// The cookies that a browser would send.
     pub(crate) fn cookie(&self) -> String {
-        format!("shop_session-id={}; shop_currency={}", self.session, self.currency)
+        format!(
+            "shop_session-id={}; shop_currency={}",
+            self.session, self.currency
+        )
     }
 
     /// The next visit. The first one is the front page.
     pub(crate) fn visit(&mut self) -> Vec<Step> {
-        let kind = if std::mem::take(&mut self.new) { Kind::Index } else { self.dice.weigh(&WEIGHTS) };
+        let kind = if std::mem::take(&mut self.new) {
+            Kind::Index
+        } else {
+            self.dice.weigh(&WEIGHTS)
+        };
         match kind {
             Kind::Index => vec![step(kind, Method::GET, "/")],
             Kind::SetCurrency => vec![self.set_currency()],
@@ -78,12 +90,19 @@ impl Customer {
 
     fn set_currency(&mut self) -> Step {
         self.currency = self.dice.pick(&CURRENCIES);
-        step(Kind::SetCurrency, Method::POST, &format!("/setCurrency?currency_code={}", self.currency))
+        step(
+            Kind::SetCurrency,
+            Method::POST,
+            &format!("/setCurrency?currency_code={}", self.currency),
+        )
     }
 
     fn look(&mut self) -> (Step, &'static str) {
         let product = self.dice.pick(&PRODUCTS);
-        (step(Kind::Product, Method::GET, &format!("/product/{product}")), product)
+        (
+            step(Kind::Product, Method::GET, &format!("/product/{product}")),
+            product,
+        )
     }
 
     fn take(&mut self) -> Vec<Step> {
@@ -94,7 +113,12 @@ impl Customer {
 }
 
 fn step(kind: Kind, method: Method, path: &str) -> Step {
-    Step { kind, method, path: path.to_owned(), body: String::new() }
+    Step {
+        kind,
+        method,
+        path: path.to_owned(),
+        body: String::new(),
+    }
 }
 
 fn order() -> Step {
@@ -103,7 +127,10 @@ fn order() -> Step {
         "address": { "street": "1 Main Street", "city": "Ottawa", "zip": "K1A 0A1", "country": "Canada" },
         "card": { "number": "4111-1111-1111-1111", "year": 2099, "month": 1, "cvv": 123 },
     });
-    Step { body: body.to_string(), ..step(Kind::Checkout, Method::POST, "/cart/checkout") }
+    Step {
+        body: body.to_string(),
+        ..step(Kind::Checkout, Method::POST, "/cart/checkout")
+    }
 }
 
 #[cfg(test)]
@@ -114,21 +141,34 @@ mod tests {
     #[test]
     fn visits_keep_the_weights() {
         let mut customer = Customer::new(7);
-        assert_eq!(customer.visit()[0].kind, Kind::Index, "everybody starts at the front page");
+        assert_eq!(
+            customer.visit()[0].kind,
+            Kind::Index,
+            "everybody starts at the front page"
+        );
         let mut kinds = BTreeMap::<Kind, u32>::new();
         for step in (0..19_000).flat_map(|_| customer.visit()) {
             *kinds.entry(step.kind).or_default() += 1;
         }
         // Out of 19 visits: 10 look at a product, 3 more do so on their way to the cart; 3 fill the cart.
-        for (kind, expected) in Kind::ALL.iter().zip([1_000, 2_000, 13_000, 3_000, 3_000, 1_000_u32]) {
-            assert!(kinds[kind].abs_diff(expected) < expected / 5, "{kind:?}: {} of {expected}", kinds[kind]);
+        for (kind, expected) in Kind::ALL
+            .iter()
+            .zip([1_000, 2_000, 13_000, 3_000, 3_000, 1_000_u32])
+        {
+            assert!(
+                kinds[kind].abs_diff(expected) < expected / 5,
+                "{kind:?}: {} of {expected}",
+                kinds[kind]
+            );
         }
     }
 
     #[test]
     fn an_order_has_something_in_its_cart() {
         let mut customer = Customer::new(3);
-        let orders = (0..2_000).map(|_| customer.visit()).filter(|visit| visit.last().unwrap().kind == Kind::Checkout);
+        let orders = (0..2_000)
+            .map(|_| customer.visit())
+            .filter(|visit| visit.last().unwrap().kind == Kind::Checkout);
         let mut seen = 0;
         for visit in orders {
             let kinds: Vec<_> = visit.iter().map(|step| step.kind).collect();

@@ -49,7 +49,10 @@ mod tests {
         let mut dice = Dice::new(1);
         let mut counts = [0_u32; 3];
         (0..10_000).for_each(|_| counts[dice.weigh(&[(0, 1), (1, 2), (2, 7)])] += 1);
-        assert!((900..1_100).contains(&counts[0]) && (6_800..7_200).contains(&counts[2]), "{counts:?}");
+        assert!(
+            (900..1_100).contains(&counts[0]) && (6_800..7_200).contains(&counts[2]),
+            "{counts:?}"
+        );
         assert!((0..1_000).all(|_| (0.0..1.0).contains(&dice.share())));
     }
 }

@@ -21,8 +21,14 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Index, Self::SetCurrency, Self::Product, Self::AddToCart, Self::ViewCart, Self::Checkout];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Index,
+        Self::SetCurrency,
+        Self::Product,
+        Self::AddToCart,
+        Self::ViewCart,
+        Self::Checkout,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -10,9 +10,16 @@ use crate::tally::Tally;
 
 /// One line a kind, one for all, and one a kind of failure.
 pub(crate) fn table(outcome: &Outcome) -> String {
-    let mut out = format!("{:<12} {:>9} {:>9} {:>9} {:>9}\n", "kind", "requests", "p50 ms", "p99 ms", "failed");
+    let mut out = format!(
+        "{:<12} {:>9} {:>9} {:>9} {:>9}\n",
+        "kind", "requests", "p50 ms", "p99 ms", "failed"
+    );
     for kind in Kind::ALL {
-        line(&mut out, kind.name(), &outcome.get(&kind).cloned().unwrap_or_default());
+        line(
+            &mut out,
+            kind.name(),
+            &outcome.get(&kind).cloned().unwrap_or_default(),
+        );
     }
     let all = total(outcome);
     line(&mut out, "all", &all);
@@ -32,7 +39,13 @@ pub(crate) fn total(outcome: &Outcome) -> Tally {
 fn line(out: &mut String, name: &str, tally: &Tally) {
     let requests = tally.answered() + tally.failed();
     let ms = |quantile| tally.us(quantile) / 1e3;
-    let _ = writeln!(out, "{name:<12} {requests:>9} {:>9.1} {:>9.1} {:>9}", ms(0.5), ms(0.99), tally.failed());
+    let _ = writeln!(
+        out,
+        "{name:<12} {requests:>9} {:>9.1} {:>9.1} {:>9}",
+        ms(0.5),
+        ms(0.99),
+        tally.failed()
+    );
 }
 
 /// The same for programs: one object a kind.
@@ -41,7 +54,11 @@ pub(crate) fn json(outcome: &Outcome) -> Value {
         json!({ "n": tally.answered(), "p50_us": tally.us(0.5), "p99_us": tally.us(0.99),
                 "failed": tally.failed(), "failures": tally.failures() })
     };
-    outcome.iter().map(|(kind, tally)| (kind.name().to_owned(), one(tally))).collect::<serde_json::Map<_, _>>().into()
+    outcome
+        .iter()
+        .map(|(kind, tally)| (kind.name().to_owned(), one(tally)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 #[cfg(test)]
@@ -53,10 +70,19 @@ mod tests {
     #[test]
     fn every_kind_has_its_line() {
         let mut outcome = Outcome::default();
-        outcome.entry(Kind::Checkout).or_default().add(Ok(Duration::from_millis(12)));
-        outcome.entry(Kind::Index).or_default().add(Err(Failure::Broken));
+        outcome
+            .entry(Kind::Checkout)
+            .or_default()
+            .add(Ok(Duration::from_millis(12)));
+        outcome
+            .entry(Kind::Index)
+            .or_default()
+            .add(Err(Failure::Broken));
         let text = table(&outcome);
-        assert!(Kind::ALL.iter().all(|kind| text.contains(kind.name())), "{text}");
+        assert!(
+            Kind::ALL.iter().all(|kind| text.contains(kind.name())),
+            "{text}"
+        );
         assert!(text.contains("1 × connection broken"), "{text}");
         assert_eq!(json(&outcome)["checkout"]["n"], 1);
     }

@@ -16,7 +16,9 @@ use crate::tally::Failure;
 /// # Errors
 /// When the client itself cannot run.
 pub(crate) async fn run(shop: &Shop, customers: usize, window: Window) -> io::Result<Loaded> {
-    let all = (0..customers as u64).map(|seed| Hasty::new(shop, seed)).collect();
+    let all = (0..customers as u64)
+        .map(|seed| Hasty::new(shop, seed))
+        .collect();
     lean::run_each(shop.addr, all, window).await
 }
 
@@ -34,9 +36,21 @@ struct Hasty {
 
 impl Hasty {
     fn new(shop: &Shop, seed: u64) -> Self {
-        let (base, host, customer) = (shop.base.clone(), shop.addr.to_string(), Customer::new(seed));
+        let (base, host, customer) = (
+            shop.base.clone(),
+            shop.addr.to_string(),
+            Customer::new(seed),
+        );
         let (cookie, visit) = (String::new(), Vec::new().into_iter());
-        Self { base, host, customer, cookie, visit, mark: "", bytes: Vec::new() }
+        Self {
+            base,
+            host,
+            customer,
+            cookie,
+            visit,
+            mark: "",
+            bytes: Vec::new(),
+        }
     }
 
     fn step(&mut self) -> Step {
@@ -53,8 +67,19 @@ impl Hasty {
 impl Caller for Hasty {
     /// What a browser would send.
     fn request(&mut self) -> &[u8] {
-        let Step { kind, method, path, body } = self.step();
-        let Self { base, host, cookie, bytes, .. } = self;
+        let Step {
+            kind,
+            method,
+            path,
+            body,
+        } = self.step();
+        let Self {
+            base,
+            host,
+            cookie,
+            bytes,
+            ..
+        } = self;
         self.mark = kind.mark();
         bytes.clear();
         let written = write!(

@@ -39,7 +39,11 @@ struct Visitor {
 
 impl Visitor {
     fn new(shop: &Arc<Shop>, seed: u64) -> Self {
-        Self { shop: Arc::clone(shop), customer: Customer::new(seed), connection: None }
+        Self {
+            shop: Arc::clone(shop),
+            customer: Customer::new(seed),
+            connection: None,
+        }
     }
 
     /// One visit. Its first request was due at `due`; the others are when the one before is answered. A visit ends with
@@ -67,22 +71,37 @@ impl Visitor {
         self.connection = Some(connection);
         let body = answer.success()?.body;
         let mark = step.kind.mark().as_bytes();
-        body.windows(mark.len()).any(|part| part == mark).then_some(()).ok_or(Failure::Body)
+        body.windows(mark.len())
+            .any(|part| part == mark)
+            .then_some(())
+            .ok_or(Failure::Body)
     }
 
     fn request(&self, step: &Step) -> Request<Full<Bytes>> {
-        let request = Request::builder().method(&step.method).uri(format!("{}{}", self.shop.base, step.path));
-        let request = request.header("host", self.shop.addr.to_string()).header("cookie", self.customer.cookie());
-        request.body(Full::from(step.body.clone())).expect("paths and cookies of customers are plain ASCII")
+        let request = Request::builder()
+            .method(&step.method)
+            .uri(format!("{}{}", self.shop.base, step.path));
+        let request = request
+            .header("host", self.shop.addr.to_string())
+            .header("cookie", self.customer.cookie());
+        request
+            .body(Full::from(step.body.clone()))
+            .expect("paths and cookies of customers are plain ASCII")
     }
 }
 
 fn count(outcome: &mut Outcome, done: Vec<(Kind, Result<Duration, Failure>)>) {
-    done.into_iter().for_each(|(kind, result)| outcome.entry(kind).or_default().add(result));
+    done.into_iter()
+        .for_each(|(kind, result)| outcome.entry(kind).or_default().add(result));
 }
 
 /// `users` customers at a time, each pausing between `wait.0` and `wait.1` after a visit.
-pub(crate) async fn closed(shop: Shop, users: u64, wait: (Duration, Duration), length: Duration) -> Outcome {
+pub(crate) async fn closed(
+    shop: Shop,
+    users: u64,
+    wait: (Duration, Duration),
+    length: Duration,
+) -> Outcome {
     let (shop, until, mut running) = (Arc::new(shop), Instant::now() + length, JoinSet::new());
     for seed in 0..users {
         let mut visitor = Visitor::new(&shop, seed);
@@ -113,11 +132,16 @@ pub(crate) async fn open(shop: Shop, schedule: Schedule) -> io::Result<Outcome> 
             let known = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let mut visitor = known.unwrap_or_else(|| Visitor::new(&shop, n));
             let done = visitor.visit(due).await;
-            idle.lock().unwrap_or_else(PoisonError::into_inner).push(visitor);
+            idle.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(visitor);
             done
         }
     };
     let mut outcome = Outcome::default();
-    open::drive(schedule, start, begin).await?.into_iter().for_each(|done| count(&mut outcome, done));
+    open::drive(schedule, start, begin)
+        .await?
+        .into_iter()
+        .for_each(|done| count(&mut outcome, done));
     Ok(outcome)
 }

@@ -48,7 +48,15 @@ pub(crate) async fn run(args: Args) -> Outcome {
         for (variant, chain) in &standing {
             audits.push(match chain {
                 Some(chain) => audit(variant, chain, callers, args.requests).await?,
-                None => audit(variant, &Chain::nearpath(POLL).await?, callers, args.requests).await?,
+                None => {
+                    audit(
+                        variant,
+                        &Chain::nearpath(POLL).await?,
+                        callers,
+                        args.requests,
+                    )
+                    .await?
+                }
             });
             eprintln!("counted: {variant}, {callers}");
         }
@@ -56,10 +64,19 @@ pub(crate) async fn run(args: Args) -> Outcome {
     std::fs::write(&args.page, render(&audits, &stamp(&args)?))?;
     println!("written: {}", args.page.display());
     let all = audits.iter().all(|audit| audit.requests == args.requests);
-    Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if all {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
-async fn audit(variant: &'static str, chain: &Chain, callers: usize, requests: u64) -> io::Result<Audit> {
+async fn audit(
+    variant: &'static str,
+    chain: &Chain,
+    callers: usize,
+    requests: u64,
+) -> io::Result<Audit> {
     let template = Template::get(chain.entry, "/function/first").map_err(io::Error::other)?;
     let load = async |total| counted::run(&template, callers, total).await;
     load(WARM_UP).await;
@@ -72,11 +89,24 @@ async fn audit(variant: &'static str, chain: &Chain, callers: usize, requests: u
     }
     let (perf, strace) = match (callers, variant) {
         (_, POLL) => (Check::default(), Check::default()), // they would stop it at each look
-        (1, _) => (by_perf(&pids, load(requests)).await?, by_strace(&pids, load(requests)).await?),
+        (1, _) => (
+            by_perf(&pids, load(requests)).await?,
+            by_strace(&pids, load(requests)).await?,
+        ),
         _ => (Check::default(), Check::default()),
     };
-    tally.failures().iter().for_each(|(what, times)| eprintln!("{variant}: {times} × {what}"));
-    Ok(Audit { variant, callers, requests: tally.answered(), programs, perf, strace })
+    tally
+        .failures()
+        .iter()
+        .for_each(|(what, times)| eprintln!("{variant}: {times} × {what}"));
+    Ok(Audit {
+        variant,
+        callers,
+        requests: tally.answered(),
+        programs,
+        perf,
+        strace,
+    })
 }
 
 /// When and on what.
@@ -85,10 +115,17 @@ fn stamp(args: &Args) -> io::Result<String> {
         let output = std::process::Command::new(program).arg(option).output()?;
         Ok::<_, io::Error>(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let (kernel, date, cores) = (line("uname", "-sr")?, line("date", "+%F")?, crate::peers::cores());
+    let (kernel, date, cores) = (
+        line("uname", "-sr")?,
+        line("date", "+%F")?,
+        crate::peers::cores(),
+    );
     let kernel = kernel.split('-').next().unwrap_or_default(); // what a distribution appends says little
     let requests = args.requests;
-    Ok(format!("{kernel}, {cores} cores, {date}; {requests} requests in each case. {}", build()?))
+    Ok(format!(
+        "{kernel}, {cores} cores, {date}; {requests} requests in each case. {}",
+        build()?
+    ))
 }
 
 /// What kind of program was counted.
@@ -96,10 +133,15 @@ fn build() -> io::Result<&'static str> {
     let own = std::env::current_exe()?.parent().map(Path::to_owned);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).find(|folder| folder.join("nearpath").is_file());
-    let same = own.and_then(|own| own.canonicalize().ok()) == found.and_then(|found| found.canonicalize().ok());
+    let same = own.and_then(|own| own.canonicalize().ok())
+        == found.and_then(|found| found.canonicalize().ok());
     Ok(match (same, cfg!(debug_assertions)) {
         (true, false) => "An optimised build.",
-        (true, true) => "**An unoptimised build**: `make audit` makes the page from an optimised one.",
-        (false, _) => "**`nearpath` is from another build** than the functions and the load generator.",
+        (true, true) => {
+            "**An unoptimised build**: `make audit` makes the page from an optimised one."
+        }
+        (false, _) => {
+            "**`nearpath` is from another build** than the functions and the load generator."
+        }
     })
 }

@@ -13,13 +13,37 @@ use crate::peers::boutique::{Chain, Shop};
 
 /// The ways: a name, and how it is built.
 const WAYS: [(&str, Way); 7] = [
-    ("ring", Way::Nearpath(Chain { delivery: None, arguments: "" })),
-    ("ring, protobuf", Way::Nearpath(Chain { delivery: None, arguments: "--encoding protobuf" })),
-    ("sockmap", Way::Nearpath(Chain { delivery: Some("sockmap"), arguments: "" })),
+    (
+        "ring",
+        Way::Nearpath(Chain {
+            delivery: None,
+            arguments: "",
+        }),
+    ),
+    (
+        "ring, protobuf",
+        Way::Nearpath(Chain {
+            delivery: None,
+            arguments: "--encoding protobuf",
+        }),
+    ),
+    (
+        "sockmap",
+        Way::Nearpath(Chain {
+            delivery: Some("sockmap"),
+            arguments: "",
+        }),
+    ),
     ("sidecars", Way::Sidecars),
     ("grpc", Way::Bare("grpc")),
     ("direct http", Way::Bare("http")),
-    (POLL, Way::Nearpath(Chain { delivery: Some("poll"), arguments: "" })),
+    (
+        POLL,
+        Way::Nearpath(Chain {
+            delivery: Some("poll"),
+            arguments: "",
+        }),
+    ),
 ];
 /// The way whose services never sleep: ten of them and the gateway's threads take turns on the processors. So it is there only
 /// while it is measured, and with few customers.
@@ -66,28 +90,49 @@ struct Chosen {
 /// Exit code 1 when a goal is missed.
 pub(crate) async fn run(args: Args) -> Outcome {
     let mut chosen = Vec::new();
-    for (name, way) in WAYS.iter().filter(|(name, _)| args.only.is_empty() || args.only.iter().any(|only| only == name))
+    for (name, way) in WAYS
+        .iter()
+        .filter(|(name, _)| args.only.is_empty() || args.only.iter().any(|only| only == name))
     {
-        let shop = if *name == POLL { None } else { Some(build(way).await?) };
+        let shop = if *name == POLL {
+            None
+        } else {
+            Some(build(way).await?)
+        };
         chosen.push(Chosen { name, way, shop });
     }
     let mut comparison = Comparison::new("boutique", args.measure.rounds);
     for &customers in &args.customers {
         let case = format!("customers {customers}");
-        let ways: Vec<_> = chosen.iter().filter(|one| one.name != POLL || customers <= args.poll_customers).collect();
+        let ways: Vec<_> = chosen
+            .iter()
+            .filter(|one| one.name != POLL || customers <= args.poll_customers)
+            .collect();
         let names: Vec<_> = ways.iter().map(|one| one.name).collect();
-        comparison.loads(&case, &names, async |way: usize| sample(ways[way], customers, &args).await).await?;
+        comparison
+            .loads(&case, &names, async |way: usize| {
+                sample(ways[way], customers, &args).await
+            })
+            .await?;
         eprintln!("measured: {case}");
     }
     let names: Vec<_> = chosen.iter().map(|one| one.name).collect();
-    comparison.best(HIGHEST, &names, |row| row.failed == 0 && row.p99_us <= args.bound.as_micros() as f64);
+    comparison.best(HIGHEST, &names, |row| {
+        row.failed == 0 && row.p99_us <= args.bound.as_micros() as f64
+    });
     goals(&mut comparison);
     let met = comparison.finish()?;
     if names.contains(&POLL) {
         let cores = crate::peers::cores();
-        println!("{POLL}: nobody sleeps; its processes take all {cores} cores from each other, called or not.");
+        println!(
+            "{POLL}: nobody sleeps; its processes take all {cores} cores from each other, called or not."
+        );
     }
-    Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if met {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 async fn build(way: &Way) -> io::Result<Shop> {
@@ -107,9 +152,18 @@ async fn sample(chosen: &Chosen, customers: usize, args: &Args) -> io::Result<Me
 
 async fn visited(shop: &Shop, customers: usize, args: &Args) -> io::Result<Measured> {
     let window = args.measure.window();
-    let (loaded, cpu) = measured(rush::run(&shop.place, customers, window), window, &shop.pids()).await;
+    let (loaded, cpu) = measured(
+        rush::run(&shop.place, customers, window),
+        window,
+        &shop.pids(),
+    )
+    .await;
     let loaded = loaded?;
-    loaded.tally.failures().iter().for_each(|(failure, count)| eprintln!("{customers} customers: {count} × {failure}"));
+    loaded
+        .tally
+        .failures()
+        .iter()
+        .for_each(|(failure, count)| eprintln!("{customers} customers: {count} × {failure}"));
     Ok(Measured::of(&loaded, window, cpu))
 }
 
@@ -117,9 +171,23 @@ fn goals(comparison: &mut Comparison) {
     let rate: fn(&Row) -> f64 = |row| row.rps;
     let name = |what: &str, other: &str| format!("{what}, {HIGHEST}, ring/{other}");
     for (other, goal) in [("sidecars", 6.0), ("grpc", 5.0)] {
-        let goal = Goal { value: rate, better: Better::Higher, goal };
+        let goal = Goal {
+            value: rate,
+            better: Better::Higher,
+            goal,
+        };
         comparison.ratio(&name("rate", other), HIGHEST, "ring", other, goal);
     }
-    let cpu = Goal { value: |row| row.cpu_us_per_request, better: Better::Lower, goal: 0.1 };
-    comparison.ratio(&name("CPU per request", "sidecars"), HIGHEST, "ring", "sidecars", cpu);
+    let cpu = Goal {
+        value: |row| row.cpu_us_per_request,
+        better: Better::Lower,
+        goal: 0.1,
+    };
+    comparison.ratio(
+        &name("CPU per request", "sidecars"),
+        HIGHEST,
+        "ring",
+        "sidecars",
+        cpu,
+    );
 }

@@ -50,8 +50,12 @@ enum Cost {
 impl Cost {
     fn allows(&self, done: &Done) -> bool {
         match (self, &done.outcome) {
-            (Self::Inside, Err(Failure::Status(_, reason))) => reason == "instance_died" || reason == "response_cut",
-            (Self::During(spans), Err(_)) => spans.iter().any(|(from, to)| done.intended <= *to && *from <= done.ended),
+            (Self::Inside, Err(Failure::Status(_, reason))) => {
+                reason == "instance_died" || reason == "response_cut"
+            }
+            (Self::During(spans), Err(_)) => spans
+                .iter()
+                .any(|(from, to)| done.intended <= *to && *from <= done.ended),
             _ => false,
         }
     }
@@ -67,19 +71,36 @@ pub(crate) async fn run(args: Args) -> Outcome {
     for act in ["scale", "kill", "restart"] {
         let (done, cost, cpu) = play(act, &mut house, &args).await?;
         let sample = Sample::of(&open::tally(&done), args.duration, cpu);
-        comparison.case(act, &["nearpath"], async |_| Ok::<_, io::Error>(sample)).await?;
+        comparison
+            .case(act, &["nearpath"], async |_| Ok::<_, io::Error>(sample))
+            .await?;
         comparison.figure(verdict(act, &done, &cost));
     }
-    Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if comparison.finish()? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// One act: the load and the trouble, side by side.
-async fn play(act: &str, house: &mut NearpathServer, args: &Args) -> io::Result<(Vec<Done>, Cost, Duration)> {
+async fn play(
+    act: &str,
+    house: &mut NearpathServer,
+    args: &Args,
+) -> io::Result<(Vec<Done>, Cost, Duration)> {
     let start = Instant::now();
-    let template =
-        Template { method: Method::POST, ..Template::get(house.addr(), "/function/chaos").map_err(io::Error::other)? };
+    let template = Template {
+        method: Method::POST,
+        ..Template::get(house.addr(), "/function/chaos").map_err(io::Error::other)?
+    };
     let (pid, before) = (house.pid(), Moment::now(&[house.pid()]));
-    let load = open::run(&template, Schedule::new(args.rate, args.duration), Reuse::KeepAlive, start);
+    let load = open::run(
+        &template,
+        Schedule::new(args.rate, args.duration),
+        Reuse::KeepAlive,
+        start,
+    );
     let trouble = async {
         match act {
             "scale" => scale(house, start, args.duration).await,
@@ -88,7 +109,11 @@ async fn play(act: &str, house: &mut NearpathServer, args: &Args) -> io::Result<
         }
     };
     let (done, cost) = tokio::join!(load, trouble);
-    let before = if house.pid() == pid { before } else { Moment::default() }; // after a restart: what the new one spent
+    let before = if house.pid() == pid {
+        before
+    } else {
+        Moment::default()
+    }; // after a restart: what the new one spent
     Ok((done?, cost?, before.until(&Moment::now(&[house.pid()]))))
 }
 
@@ -132,15 +157,28 @@ async fn restart(house: &mut NearpathServer, start: Instant, length: Duration) -
 /// How many failed that should not have; says which.
 fn verdict(act: &str, done: &[Done], cost: &Cost) -> Ratio {
     let mut outside = Tally::default();
-    for one in done.iter().filter(|one| one.outcome.is_err() && !cost.allows(one)) {
+    for one in done
+        .iter()
+        .filter(|one| one.outcome.is_err() && !cost.allows(one))
+    {
         outside.add(one.latency());
-        eprintln!("{act}: request due at {:?} failed at {:?}: {:?}", one.intended, one.ended, one.outcome);
+        eprintln!(
+            "{act}: request due at {:?} failed at {:?}: {:?}",
+            one.intended, one.ended, one.outcome
+        );
     }
     if let Cost::During(spans) = cost {
-        spans.iter().for_each(|(from, to)| eprintln!("{act}: gap from {from:?} to {to:?}"));
+        spans
+            .iter()
+            .for_each(|(from, to)| eprintln!("{act}: gap from {from:?} to {to:?}"));
     }
     let name = format!("{act}: failures that it may not cost");
-    Ratio { name, value: outside.failed() as f64, better: Better::Lower, goal: 0.0 }
+    Ratio {
+        name,
+        value: outside.failed() as f64,
+        better: Better::Lower,
+        goal: 0.0,
+    }
 }
 
 #[cfg(test)]
@@ -148,7 +186,11 @@ mod tests {
     use super::*;
 
     fn failed(from: u64, to: u64, failure: Failure) -> Done {
-        Done { intended: Duration::from_secs(from), ended: Duration::from_secs(to), outcome: Err(failure) }
+        Done {
+            intended: Duration::from_secs(from),
+            ended: Duration::from_secs(to),
+            outcome: Err(failure),
+        }
     }
 
     #[test]
@@ -157,9 +199,18 @@ mod tests {
         assert!(Cost::Inside.allows(&died));
         assert!(!Cost::Inside.allows(&failed(1, 2, Failure::Status(503, "queue_timeout".into()))));
         let gap = Cost::During(vec![(Duration::from_secs(5), Duration::from_secs(7))]);
-        assert!(gap.allows(&failed(4, 6, Failure::Broken)), "sent before, cut in the gap");
-        assert!(gap.allows(&failed(6, 9, Failure::Connect)), "sent in the gap");
-        assert!(!gap.allows(&failed(1, 4, Failure::Broken)) && !gap.allows(&failed(8, 9, Failure::Connect)));
+        assert!(
+            gap.allows(&failed(4, 6, Failure::Broken)),
+            "sent before, cut in the gap"
+        );
+        assert!(
+            gap.allows(&failed(6, 9, Failure::Connect)),
+            "sent in the gap"
+        );
+        assert!(
+            !gap.allows(&failed(1, 4, Failure::Broken))
+                && !gap.allows(&failed(8, 9, Failure::Connect))
+        );
         assert!(!Cost::During(Vec::new()).allows(&died));
     }
 }

@@ -34,7 +34,10 @@ pub(crate) async fn run(args: Args) -> Outcome {
     let gateway = own::gateway(handler.addr, cores()).await?;
     let peers = [&gateway, &nginx.peer];
     let mut comparison = Comparison::new("edge", args.measure.rounds);
-    for (way, reuse) in [("keep-alive", Reuse::KeepAlive), ("new-connection", Reuse::Fresh)] {
+    for (way, reuse) in [
+        ("keep-alive", Reuse::KeepAlive),
+        ("new-connection", Reuse::Fresh),
+    ] {
         for &callers in &args.connections {
             let case = format!("{way} {callers}");
             let one = async |variant: usize| sample(peers[variant], callers, reuse, &args).await;
@@ -43,20 +46,33 @@ pub(crate) async fn run(args: Args) -> Outcome {
         }
     }
     ratios(&mut comparison);
-    Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if comparison.finish()? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 async fn sample(peer: &Peer, callers: usize, reuse: Reuse, args: &Args) -> io::Result<Measured> {
     let template = Template::get(peer.addr, "/function/echo").map_err(io::Error::other)?;
     let window = args.measure.window();
-    let (loaded, cpu) = measured(lean::run(&template, callers, reuse, window), window, &[peer.pid()]).await;
+    let (loaded, cpu) = measured(
+        lean::run(&template, callers, reuse, window),
+        window,
+        &[peer.pid()],
+    )
+    .await;
     Ok(Measured::of(&loaded?, window, cpu))
 }
 
 /// Only the cases with 32 connections have goals.
 fn ratios(comparison: &mut Comparison) {
     for case in ["keep-alive 32", "new-connection 32"] {
-        let per_cpu = Goal { value: |row| 1e6 / row.cpu_us_per_request, better: Better::Higher, goal: 0.8 };
+        let per_cpu = Goal {
+            value: |row| 1e6 / row.cpu_us_per_request,
+            better: Better::Higher,
+            goal: 0.8,
+        };
         comparison.ratio(
             &format!("requests per CPU second, {case}, nearpath/nginx"),
             case,
@@ -64,7 +80,17 @@ fn ratios(comparison: &mut Comparison) {
             "nginx",
             per_cpu,
         );
-        let p99 = Goal { value: |row| row.p99_us, better: Better::Lower, goal: 2.0 };
-        comparison.ratio(&format!("p99, {case}, nearpath/nginx"), case, "nearpath", "nginx", p99);
+        let p99 = Goal {
+            value: |row| row.p99_us,
+            better: Better::Lower,
+            goal: 2.0,
+        };
+        comparison.ratio(
+            &format!("p99, {case}, nearpath/nginx"),
+            case,
+            "nearpath",
+            "nginx",
+            p99,
+        );
     }
 }

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use nearpath_daemon::drain;
-use nearpath_daemon::metrics::Registry;
-use nearpath_gateway::{Gateway, Listener, NoControl, Settings, Zone, fixed};
-use nearpath_types::Policy;
+use nearpath_daemon::metrics::MetricsRegistry;
+use nearpath_gateway::{Gateway, GatewayListener, GatewaySettings, ListenerZone, NoControl, fixed};
+use nearpath_types::FunctionPolicy;
 
 use super::Outcome;
 
@@ -30,11 +30,27 @@ pub(crate) struct Args {
 /// Serves until SIGTERM, then drains.
 pub(crate) fn run(args: &Args) -> Outcome {
     let threads = args.threads.unwrap_or_else(crate::peers::cores);
-    let endpoints = args.fixed.iter().map(|text| fixed::parse(text)).collect::<Result<Vec<_>, _>>()?;
-    let gateway = Gateway::new(Settings::default(), Arc::new(NoControl), &Registry::default());
-    gateway.publish(&fixed::snapshot(&endpoints, &Policy::default()));
-    let sockets = nearpath_wire::bind::bind(args.listen, threads)?;
-    let listener = Listener { zone: Zone::Public, tls: None, sockets, http3: None };
+    let endpoints = args
+        .fixed
+        .iter()
+        .map(|text| fixed::parse_endpoint(text))
+        .collect::<Result<Vec<_>, _>>()?;
+    let gateway = Gateway::new(
+        GatewaySettings::default(),
+        Arc::new(NoControl),
+        &MetricsRegistry::default(),
+    );
+    gateway.publish(&fixed::build_snapshot(
+        &endpoints,
+        &FunctionPolicy::default(),
+    ));
+    let sockets = nearpath_wire::sockets::bind_tcp(args.listen, threads)?;
+    let listener = GatewayListener {
+        zone: ListenerZone::Public,
+        tls: None,
+        sockets,
+        http3: None,
+    };
     let (trigger, watch) = drain::channel();
     let serving = gateway.serve(vec![listener], threads, Arc::new(|| Ok(())), watch)?;
     super::on_one_thread(async {
@@ -43,6 +59,6 @@ pub(crate) fn run(args: &Args) -> Outcome {
         trigger.drain().await;
         Ok(ExitCode::SUCCESS)
     })?;
-    serving.join()?;
+    serving.join_all()?;
     Ok(ExitCode::SUCCESS)
 }

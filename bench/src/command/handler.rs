@@ -59,8 +59,13 @@ async fn serve(args: Args) -> Outcome {
         Duration::from_micros(args.work),
         RESPONSE_IN_MEMORY,
     ));
-    let next = args.next.map(|addr| Rc::new(Next { addr, idle: RefCell::default() }));
-    let mut sockets = nearpath_wire::bind::bind(args.listen, 1)?;
+    let next = args.next.map(|addr| {
+        Rc::new(Next {
+            addr,
+            idle: RefCell::default(),
+        })
+    });
+    let mut sockets = nearpath_wire::sockets::bind_tcp(args.listen, 1)?;
     let listener = tokio::net::TcpListener::from_std(sockets.pop().ok_or("no socket")?)?;
     let mut end = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     loop {
@@ -76,10 +81,15 @@ async fn connection(stream: tokio::net::TcpStream, next: Option<Rc<Next>>) {
         return; // it has gone
     }
     let service = service_fn(|request| answer(request, next.clone()));
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await; // a caller that breaks off is no news
+    let _ = http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await; // a caller that breaks off is no news
 }
 
-async fn answer(request: Request<Incoming>, next: Option<Rc<Next>>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(
+    request: Request<Incoming>,
+    next: Option<Rc<Next>>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
     let _ = request.into_body().collect().await;
     let mut response = Response::new(Full::from(Bytes::from_static(RESPONSE)));
     if let Some(next) = next
@@ -101,14 +111,20 @@ impl Next {
         let idle = self.idle.borrow_mut().pop();
         let mut sender = match idle {
             Some(sender) => sender,
-            None => nearpath_wire::client::http1(self.addr, Duration::from_secs(5)).await?,
+            None => nearpath_wire::client::connect_http1(self.addr, Duration::from_secs(5)).await?,
         };
-        let request = Request::get("/").header(http::header::HOST, "next").body(Empty::new())?;
+        let request = Request::get("/")
+            .header(http::header::HOST, "next")
+            .body(Empty::new())?;
         let response = sender.send_request(request).await?;
         let status = response.status();
         response.into_body().collect().await?;
         self.idle.borrow_mut().push(sender);
-        if status.is_success() { Ok(()) } else { Err(status.to_string().into()) }
+        if status.is_success() {
+            Ok(())
+        } else {
+            Err(status.to_string().into())
+        }
     }
 }
 
@@ -116,6 +132,9 @@ impl Next {
 mod tests {
     #[test]
     fn the_responses_are_as_long_as_they_say() {
-        assert_eq!((super::RESPONSE.len(), super::RESPONSE_IN_MEMORY.len()), (100, 100));
+        assert_eq!(
+            (super::RESPONSE.len(), super::RESPONSE_IN_MEMORY.len()),
+            (100, 100)
+        );
     }
 }

@@ -51,24 +51,39 @@ type Seen = BTreeMap<(usize, String), Vec<Line>>;
 /// Exit code 1 when a goal is missed.
 pub(crate) async fn run(args: Args) -> Outcome {
     let length = args.length as usize;
-    let variants = [Many::nearpath(args.chains, length).await?, Many::sidecars(args.chains, length).await?];
+    let variants = [
+        Many::nearpath(args.chains, length).await?,
+        Many::sidecars(args.chains, length).await?,
+    ];
     for variant in &variants {
         variant.warm().await?;
     }
     tokio::time::sleep(args.settle).await;
-    let (mut comparison, seen) = (Comparison::new("idle", args.rounds), RefCell::new(Seen::new()));
+    let (mut comparison, seen) = (
+        Comparison::new("idle", args.rounds),
+        RefCell::new(Seen::new()),
+    );
     let case = format!("{} chains of {}", args.chains, args.length);
     let one = async |variant: usize| {
         let lines = watch(&variants[variant].pids(), args.duration).await;
         let sample = sample(&lines, args.duration, args.chains * length);
-        lines.into_iter().for_each(|(name, line)| seen.borrow_mut().entry((variant, name)).or_default().push(line));
+        lines.into_iter().for_each(|(name, line)| {
+            seen.borrow_mut()
+                .entry((variant, name))
+                .or_default()
+                .push(line)
+        });
         Ok::<_, io::Error>(sample)
     };
     comparison.case(&case, &VARIANTS, one).await?;
     let seen = seen.into_inner();
     print(&seen, args.duration);
     figures(&mut comparison, &seen, args.duration, args.chains * length);
-    Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if comparison.finish()? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 async fn watch(pids: &[u32], window: Duration) -> BTreeMap<String, Line> {
@@ -99,9 +114,14 @@ fn print(seen: &Seen, window: Duration) {
     );
     for ((variant, name), lines) in seen {
         let wakes = median(lines.iter().map(|line| line.wakes as f64)) / window.as_secs_f64();
-        let (processes, pss) = lines.last().map_or((0, 0), |line| (line.processes, line.pss_kib));
+        let (processes, pss) = lines
+            .last()
+            .map_or((0, 0), |line| (line.processes, line.pss_kib));
         let percent = percent(lines, window);
-        println!("{:9} {name:16} {processes:>9} {percent:>11.4} {wakes:>9.1} {pss:>9}", VARIANTS[*variant]);
+        println!(
+            "{:9} {name:16} {processes:>9} {percent:>11.4} {wakes:>9.1} {pss:>9}",
+            VARIANTS[*variant]
+        );
     }
     println!();
 }
@@ -112,14 +132,35 @@ fn percent(lines: &[Line], window: Duration) -> f64 {
 
 fn figures(comparison: &mut Comparison, seen: &Seen, window: Duration, instances: usize) {
     let of = |variant: usize| seen.iter().filter(move |((of, _), _)| *of == variant);
-    let cpu = |variant| of(variant).map(|(_, lines)| percent(lines, window)).sum::<f64>();
+    let cpu = |variant| {
+        of(variant)
+            .map(|(_, lines)| percent(lines, window))
+            .sum::<f64>()
+    };
     let memory = |variant| {
         let beside = of(variant).filter(|((_, name), _)| !FUNCTIONS.contains(&name.as_str()));
-        beside.filter_map(|(_, lines)| lines.last()).map(|line| line.pss_kib as f64).sum::<f64>() / instances as f64
+        beside
+            .filter_map(|(_, lines)| lines.last())
+            .map(|line| line.pss_kib as f64)
+            .sum::<f64>()
+            / instances as f64
     };
-    let figure = |name: &str, value, goal| Ratio { name: name.to_owned(), value, better: Better::Lower, goal };
-    comparison.figure(figure("% of a core, all processes, ring", cpu(0), GOAL_PERCENT));
-    comparison.figure(figure("KiB (PSS) an instance beside the function itself, ring", memory(0), memory(1)));
+    let figure = |name: &str, value, goal| Ratio {
+        name: name.to_owned(),
+        value,
+        better: Better::Lower,
+        goal,
+    };
+    comparison.figure(figure(
+        "% of a core, all processes, ring",
+        cpu(0),
+        GOAL_PERCENT,
+    ));
+    comparison.figure(figure(
+        "KiB (PSS) an instance beside the function itself, ring",
+        memory(0),
+        memory(1),
+    ));
 }
 
 #[cfg(test)]
@@ -128,9 +169,17 @@ mod tests {
 
     #[test]
     fn an_instance_second_is_the_unit() {
-        let line = Line { processes: 50, cpu: Duration::from_millis(5), wakes: 40, pss_kib: 100 };
+        let line = Line {
+            processes: 50,
+            cpu: Duration::from_millis(5),
+            wakes: 40,
+            pss_kib: 100,
+        };
         let lines = BTreeMap::from([("function".to_owned(), line)]);
         let sample = sample(&lines, Duration::from_secs(10), 50);
-        assert_eq!((sample.n, sample.rps, sample.cpu_us_per_request), (500, 4.0, 10.0));
+        assert_eq!(
+            (sample.n, sample.rps, sample.cpu_us_per_request),
+            (500, 4.0, 10.0)
+        );
     }
 }

@@ -73,13 +73,20 @@ pub(crate) fn run(args: &Args) -> Outcome {
         0 | 1 => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
-    let runtime = runtime.worker_threads(args.threads.max(1)).enable_all().build()?;
+    let runtime = runtime
+        .worker_threads(args.threads.max(1))
+        .enable_all()
+        .build()?;
     runtime.block_on(measure(args))
 }
 
 async fn measure(args: &Args) -> Outcome {
     let template = template(args)?;
-    let reuse = if args.new_connection { Reuse::Fresh } else { Reuse::KeepAlive };
+    let reuse = if args.new_connection {
+        Reuse::Fresh
+    } else {
+        Reuse::KeepAlive
+    };
     let (tally, cpu) = match args.rate {
         Some(rate) => {
             let (schedule, before) = (Schedule::new(rate, args.duration), Moment::now(&args.pid));
@@ -88,11 +95,20 @@ async fn measure(args: &Args) -> Outcome {
         }
         None => {
             let window = Window::after(args.warm_up, args.duration);
-            measured(closed::run(&template, args.connections, reuse, window), window, &args.pid).await
+            measured(
+                closed::run(&template, args.connections, reuse, window),
+                window,
+                &args.pid,
+            )
+            .await
         }
     };
     print(args, &tally, cpu);
-    Ok(if tally.failed() == 0 && tally.answered() > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if tally.failed() == 0 && tally.answered() > 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn template(args: &Args) -> Result<Template, Box<dyn std::error::Error + Send + Sync>> {
@@ -102,8 +118,13 @@ fn template(args: &Args) -> Result<Template, Box<dyn std::error::Error + Send + 
         template.headers[0].1 = HeaderValue::try_from(authority.as_str())?;
     }
     for header in &args.header {
-        let (name, value) = header.split_once(':').ok_or_else(|| format!("--header {header:?} has no ':'"))?;
-        template.headers.push((HeaderName::try_from(name.trim())?, HeaderValue::try_from(value.trim())?));
+        let (name, value) = header
+            .split_once(':')
+            .ok_or_else(|| format!("--header {header:?} has no ':'"))?;
+        template.headers.push((
+            HeaderName::try_from(name.trim())?,
+            HeaderValue::try_from(value.trim())?,
+        ));
     }
     template.method = args.method.clone();
     template.body = args.body.clone().into();
@@ -115,7 +136,9 @@ pub(super) fn address(url: &Uri) -> Result<SocketAddr, String> {
     let host = url.host().filter(|_| url.scheme_str() == Some("http"));
     let host = host.ok_or_else(|| format!("{url} is not http://HOST:PORT/PATH"))?;
     let place = (host.trim_matches(['[', ']']), url.port_u16().unwrap_or(80));
-    let mut found = place.to_socket_addrs().map_err(|error| format!("{host}: {error}"))?;
+    let mut found = place
+        .to_socket_addrs()
+        .map_err(|error| format!("{host}: {error}"))?;
     found.next().ok_or_else(|| format!("{host} has no address"))
 }
 
@@ -131,7 +154,11 @@ fn print(args: &Args, tally: &Tally, cpu: Duration) {
         println!("{all}");
         return;
     }
-    println!("answered {} ({rps:.0}/s), failed {}", tally.answered(), tally.failed());
+    println!(
+        "answered {} ({rps:.0}/s), failed {}",
+        tally.answered(),
+        tally.failed()
+    );
     let us = |quantile| tally.us(quantile);
     println!(
         "latency µs: p50 {:.0}  p90 {:.0}  p99 {:.0}  p99.9 {:.0}  max {:.0}",
@@ -144,5 +171,8 @@ fn print(args: &Args, tally: &Tally, cpu: Duration) {
     if !args.pid.is_empty() {
         println!("cpu: {cpu_us:.1} µs a request");
     }
-    tally.failures().iter().for_each(|(kind, count)| println!("{count} × {kind}"));
+    tally
+        .failures()
+        .iter()
+        .for_each(|(kind, count)| println!("{count} × {kind}"));
 }

@@ -45,15 +45,30 @@ pub(crate) struct Args {
 /// Exit code 1 when any request failed, or none was answered.
 pub(crate) async fn run(args: Args) -> Outcome {
     let base = args.url.path().trim_end_matches('/').to_owned();
-    let shop = Shop { addr: super::load::address(&args.url)?, base };
+    let shop = Shop {
+        addr: super::load::address(&args.url)?,
+        base,
+    };
     let outcome = match args.rate {
         Some(rate) => visit::open(shop, Schedule::new(rate, args.duration)).await?,
-        None => visit::closed(shop, args.users, (args.wait_min, args.wait_max.max(args.wait_min)), args.duration).await,
+        None => {
+            visit::closed(
+                shop,
+                args.users,
+                (args.wait_min, args.wait_max.max(args.wait_min)),
+                args.duration,
+            )
+            .await
+        }
     };
     match args.json {
         true => println!("{}", report::json(&outcome)),
         false => print!("{}", report::table(&outcome)),
     }
     let all = report::total(&outcome);
-    Ok(if all.failed() == 0 && all.answered() > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if all.failed() == 0 && all.answered() > 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

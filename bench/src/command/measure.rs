@@ -33,7 +33,11 @@ impl Measure {
 }
 
 /// Runs a load and reads the CPU time that `pids` and their descendants spend within its window.
-pub(super) async fn measured<L>(load: impl Future<Output = L>, window: Window, pids: &[u32]) -> (L, Duration) {
+pub(super) async fn measured<L>(
+    load: impl Future<Output = L>,
+    window: Window,
+    pids: &[u32],
+) -> (L, Duration) {
     let clock = async {
         sleep_until(window.from).await;
         let before = Moment::now(pids);

@@ -60,26 +60,53 @@ async fn measure(args: Args) -> Outcome {
     let provision = site.worker(0)?;
     let sink = Sink::start(&provision, args.connections + 1)?;
     let name = provision.credentials.name.clone();
-    let callee = Callee { worker: sink.addr, server: sink.addr, name };
+    let callee = Callee {
+        worker: sink.addr,
+        server: sink.addr,
+        name,
+    };
     let caller = Caller::new(gateway.clone())?;
     let mut comparison = Comparison::new("mint", args.rounds);
-    let (plan, worker) = (Plan { duration: args.duration, least: 100 }, || cpu::alone(&[sink.pid()]));
+    let (plan, worker) = (
+        Plan {
+            duration: args.duration,
+            least: 100,
+        },
+        || cpu::alone(&[sink.pid()]),
+    );
     let mints = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 3];
     for at_a_time in [1, 32] {
         let one = async |variant: usize| {
             let minting = Minting::begin(variant, &site, &gateway);
             let ask = Ask::post(100);
-            let took = drive::kept(&caller, (Way::QuicReady, &callee), (&ask, at_a_time), plan, worker).await;
+            let took = drive::kept(
+                &caller,
+                (Way::QuicReady, &callee),
+                (&ask, at_a_time),
+                plan,
+                worker,
+            )
+            .await;
             let (done, cpu) = minting.end();
             mints[variant].0.fetch_add(done, Ordering::Relaxed);
-            mints[variant].1.fetch_add(cpu.as_micros() as u64, Ordering::Relaxed);
+            mints[variant]
+                .1
+                .fetch_add(cpu.as_micros() as u64, Ordering::Relaxed);
             Ok::<_, Error>(took.measured())
         };
         comparison.loads(&case(at_a_time), &VARIANTS, one).await?;
     }
-    figures(&mut comparison, &mints, 2.0 * args.rounds as f64 * args.duration.as_secs_f64());
+    figures(
+        &mut comparison,
+        &mints,
+        2.0 * args.rounds as f64 * args.duration.as_secs_f64(),
+    );
     memory(&mut comparison, &args, &caller, &callee, sink.pid()).await?;
-    Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if comparison.finish()? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn case(at_a_time: usize) -> String {
@@ -88,15 +115,29 @@ fn case(at_a_time: usize) -> String {
 
 fn figures(comparison: &mut Comparison, mints: &[(AtomicU64, AtomicU64); 3], seconds: f64) {
     for at_a_time in [1, 32] {
-        let goal = Goal { value: |row| row.p99_us, better: Better::Lower, goal: GOAL_P99 };
-        let name = format!("p99 beside the issuer's thread, {at_a_time} at a time, by that beside nothing");
+        let goal = Goal {
+            value: |row| row.p99_us,
+            better: Better::Lower,
+            goal: GOAL_P99,
+        };
+        let name = format!(
+            "p99 beside the issuer's thread, {at_a_time} at a time, by that beside nothing"
+        );
         comparison.ratio(&name, &case(at_a_time), VARIANTS[1], VARIANTS[0], goal);
     }
     for (variant, (done, us)) in VARIANTS.iter().zip(mints).skip(1) {
-        println!("{variant}: {:.0} mints a second", done.load(Ordering::Relaxed) as f64 / seconds);
+        println!(
+            "{variant}: {:.0} mints a second",
+            done.load(Ordering::Relaxed) as f64 / seconds
+        );
         let value = us.load(Ordering::Relaxed) as f64 / done.load(Ordering::Relaxed).max(1) as f64;
         let name = format!("CPU µs of a key, its certificate and a session, {variant}");
-        comparison.figure(Ratio { name, value, better: Better::Lower, goal: GOAL_US });
+        comparison.figure(Ratio {
+            name,
+            value,
+            better: Better::Lower,
+            goal: GOAL_US,
+        });
     }
 }
 
@@ -112,7 +153,10 @@ impl Minting {
         let stop = Arc::new(AtomicBool::new(false));
         let start = |thread: u64| {
             let (site, gateway, stop) = (Arc::clone(site), gateway.clone(), Arc::clone(&stop));
-            let one = move |number| site.worker(number).and_then(|mut worker| mint(&mut worker, &gateway, HERE));
+            let one = move |number| {
+                site.worker(number)
+                    .and_then(|mut worker| mint(&mut worker, &gateway, HERE))
+            };
             let numbers = (1..).map(move |n| n * threads + thread);
             thread::spawn(move || until(&stop, nice, numbers.map(one)))
         };
@@ -123,15 +167,27 @@ impl Minting {
     /// How many there were, and what they took of a processor.
     fn end(self) -> (u64, Duration) {
         self.stop.store(true, Ordering::Relaxed);
-        let ended = self.threads.into_iter().map(|thread| thread.join().expect("minting does not panic"));
-        ended.fold((0, Duration::ZERO), |(done, cpu), (more, took)| (done + more, cpu + took))
+        let ended = self
+            .threads
+            .into_iter()
+            .map(|thread| thread.join().expect("minting does not panic"));
+        ended.fold((0, Duration::ZERO), |(done, cpu), (more, took)| {
+            (done + more, cpu + took)
+        })
     }
 }
 
 /// A thread's life: how much of `work` went well, and the CPU time of all of it.
-fn until(stop: &AtomicBool, nice: i32, work: impl Iterator<Item = Result<(), Error>>) -> (u64, Duration) {
+fn until(
+    stop: &AtomicBool,
+    nice: i32,
+    work: impl Iterator<Item = Result<(), Error>>,
+) -> (u64, Duration) {
     let _ = rustix::process::nice(nice); // of this thread alone; to lower a priority nobody needs a right
-    let done = work.take_while(|_| !stop.load(Ordering::Relaxed)).filter(Result::is_ok).count() as u64;
+    let done = work
+        .take_while(|_| !stop.load(Ordering::Relaxed))
+        .filter(Result::is_ok)
+        .count() as u64;
     (done, drive::own())
 }
 
@@ -146,22 +202,39 @@ async fn memory(
     let (own, mut kept) = (std::process::id(), Vec::new());
     let before = [resident_kib(own)?, resident_kib(worker)?];
     for _ in 0..args.connections {
-        let mut connection = caller.open(Way::QuicReady, callee).await.map_err(|failure| failure.to_string())?;
-        connection.ask(&Ask::post(100)).await.map_err(|failure| failure.to_string())?;
+        let mut connection = caller
+            .open(Way::QuicReady, callee)
+            .await
+            .map_err(|failure| failure.to_string())?;
+        connection
+            .ask(&Ask::post(100))
+            .await
+            .map_err(|failure| failure.to_string())?;
         kept.push(connection);
     }
     tokio::time::sleep(Duration::from_secs(1)).await; // tickets, probes and acknowledgements have come by then
     let after = [resident_kib(own)?, resident_kib(worker)?];
-    for (side, (before, after)) in ["caller", "worker"].into_iter().zip(before.into_iter().zip(after)) {
+    for (side, (before, after)) in ["caller", "worker"]
+        .into_iter()
+        .zip(before.into_iter().zip(after))
+    {
         let value = (after - before) / args.connections as f64;
         let name = format!("KiB (RSS) of an idle connection, {side}");
-        comparison.figure(Ratio { name, value, better: Better::Lower, goal: GOAL_KIB });
+        comparison.figure(Ratio {
+            name,
+            value,
+            better: Better::Lower,
+            goal: GOAL_KIB,
+        });
     }
     Ok(())
 }
 
 fn resident_kib(pid: u32) -> Result<f64, Error> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .ok_or("no VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }

@@ -112,7 +112,9 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Punch(args) => punch::run(args),
         Command::Reduce(args) => reduce::run(&args),
         Command::Report(args) => report::run(&args),
-        Command::PoolServer(args) => Ok(crate::pool::server::run(&args).map(|()| ExitCode::SUCCESS)?),
+        Command::PoolServer(args) => {
+            Ok(crate::pool::server::run(&args).map(|()| ExitCode::SUCCESS)?)
+        }
         Command::PoolDial => Ok(crate::pool::dial::run().map(|()| ExitCode::SUCCESS)?),
         Command::Mint(args) => on_one_thread(mint::run(args)),
         Command::QuicSink(args) => on_one_thread(crate::remote::sink::run(args)),
@@ -125,19 +127,26 @@ pub(crate) fn run(command: Command) -> Outcome {
 }
 
 fn on_one_thread(what: impl Future<Output = Outcome>) -> Outcome {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(what)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(what)
 }
 
 /// Seconds, with a fraction or without, or Go's notation: for arguments.
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(number) => Duration::try_from_secs_f64(number).map_err(|error| error.to_string()),
-        Err(_) => nearpath_types::duration::parse(text).map_err(|error| error.to_string()),
+        Err(_) => nearpath_types::duration::parse_duration(text).map_err(|error| error.to_string()),
     }
 }
 
 /// A positive, finite rate: for arguments.
 fn rate(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
-    (number > 0.0 && number.is_finite()).then_some(number).ok_or_else(|| "a rate is greater than 0".to_owned())
+    let number: f64 = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number"))?;
+    (number > 0.0 && number.is_finite())
+        .then_some(number)
+        .ok_or_else(|| "a rate is greater than 0".to_owned())
 }

@@ -79,13 +79,22 @@ impl Stage {
             sensors::deploy(house, folder.path(), "motion", &sensors::MOTION).await?;
         }
         let direct = sensors::direct(&sensors::MOTION).await?;
-        Ok(Self { warm, cold, direct, mqtt, _folders: folders })
+        Ok(Self {
+            warm,
+            cold,
+            direct,
+            mqtt,
+            _folders: folders,
+        })
     }
 
     /// Whom to ask over HTTP, and whose CPU time counts.
     fn entry(&self, variant: &str) -> (SocketAddr, Vec<u32>) {
         match variant {
-            "direct http" => (self.direct[1].addr, self.direct.iter().map(Peer::pid).collect()),
+            "direct http" => (
+                self.direct[1].addr,
+                self.direct.iter().map(Peer::pid).collect(),
+            ),
             "scale to zero" => (self.cold.addr(), vec![self.cold.pid()]),
             _ => (self.warm.addr(), vec![self.warm.pid()]),
         }
@@ -98,14 +107,26 @@ pub(crate) async fn run(args: Args) -> Outcome {
     let mut comparison = Comparison::new("motion", args.rounds);
     let (phases, mut seeds) = (RefCell::new(Phases::new()), [args.seed; VARIANTS.len()]);
     let mut held_up = [const { Vec::new() }; VARIANTS.len()];
-    let case = format!("{} s of sensors, {} times faster", args.length.as_secs(), args.compress);
+    let case = format!(
+        "{} s of sensors, {} times faster",
+        args.length.as_secs(),
+        args.compress
+    );
     let one = async |variant: usize| {
         seeds[variant] += 1;
         let pids = stage.entry(VARIANTS[variant]).1;
         let before = cpu::held_up(&pids);
-        let sample = play(&stage, VARIANTS[variant], seeds[variant] - 1, &args, &phases).await?;
+        let sample = play(
+            &stage,
+            VARIANTS[variant],
+            seeds[variant] - 1,
+            &args,
+            &phases,
+        )
+        .await?;
         let waited = cpu::held_up(&pids).saturating_sub(before);
-        held_up[variant].push(waited.as_secs_f64() * 1e3 / (args.length / args.compress).as_secs_f64());
+        held_up[variant]
+            .push(waited.as_secs_f64() * 1e3 / (args.length / args.compress).as_secs_f64());
         Ok::<_, io::Error>(sample)
     };
     comparison.case(&case, &VARIANTS, one).await?;
@@ -116,14 +137,27 @@ pub(crate) async fn run(args: Args) -> Outcome {
     }
     println!();
     figures(&mut comparison, &case);
-    Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if comparison.finish()? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// One trace through one variant.
-async fn play(stage: &Stage, variant: &str, seed: u64, args: &Args, phases: &RefCell<Phases>) -> io::Result<Sample> {
+async fn play(
+    stage: &Stage,
+    variant: &str,
+    seed: u64,
+    args: &Args,
+    phases: &RefCell<Phases>,
+) -> io::Result<Sample> {
     let length = args.length / args.compress;
     let events = events(seed, Shape::default().compressed(args.compress), length);
-    let moments: Vec<_> = events.iter().map(|event| Duration::from_millis(event.at_ms)).collect();
+    let moments: Vec<_> = events
+        .iter()
+        .map(|event| Duration::from_millis(event.at_ms))
+        .collect();
     let (addr, pids) = stage.entry(variant);
     let before = Moment::now(&pids);
     let tally = match variant {
@@ -141,13 +175,22 @@ async fn play(stage: &Stage, variant: &str, seed: u64, args: &Args, phases: &Ref
         }
         _ => over_http(addr, &events, &moments, async |_| {}).await?,
     };
-    tally.failures().iter().for_each(|(what, times)| eprintln!("{times} × {what}"));
-    Ok(Sample::of(&tally, length, before.until(&Moment::now(&pids))))
+    tally
+        .failures()
+        .iter()
+        .for_each(|(what, times)| eprintln!("{times} × {what}"));
+    Ok(Sample::of(
+        &tally,
+        length,
+        before.until(&Moment::now(&pids)),
+    ))
 }
 
 async fn over_mqtt(addr: SocketAddr, events: &[Event], moments: &[Duration]) -> io::Result<Tally> {
     let topic = TopicName::try_from(sensors::TOPIC).map_err(io::Error::other)?;
-    let mut publisher = Publisher::open(addr).await.map_err(|failure| io::Error::other(failure.to_string()))?;
+    let mut publisher = Publisher::open(addr)
+        .await
+        .map_err(|failure| io::Error::other(failure.to_string()))?;
     let ask = async |number: usize| publisher.publish(&topic, body(&events[number])).await;
     Ok(trace::run(moments, ask, async |_| {}).await)
 }
@@ -160,29 +203,53 @@ async fn over_http(
     rest: impl AsyncFnMut(Duration),
 ) -> io::Result<Tally> {
     let template = Template::get(addr, "/function/sensor").map_err(io::Error::other)?;
-    let template = Template { method: Method::POST, ..template };
-    let mut connection = Connection::open(addr).await.map_err(|failure| io::Error::other(failure.to_string()))?;
+    let template = Template {
+        method: Method::POST,
+        ..template
+    };
+    let mut connection = Connection::open(addr)
+        .await
+        .map_err(|failure| io::Error::other(failure.to_string()))?;
     let ask = async |number: usize| {
         let event = events[number];
-        let request = Template { body: body(&event), ..template.clone() }.request();
+        let request = Template {
+            body: body(&event),
+            ..template.clone()
+        }
+        .request();
         let answer = connection.ask(request).await?.success()?;
         let decision: Decision = serde_json::from_slice(&answer.body).map_err(|_| Failure::Body)?;
-        if decision == event.sight().decide() { Ok(()) } else { Err(Failure::Body) }
+        if decision == event.sight().decide() {
+            Ok(())
+        } else {
+            Err(Failure::Body)
+        }
     };
     Ok(trace::run(moments, ask, rest).await)
 }
 
 fn body(event: &Event) -> Bytes {
-    serde_json::to_vec(event).expect("plain fields become JSON").into()
+    serde_json::to_vec(event)
+        .expect("plain fields become JSON")
+        .into()
 }
 
 /// Scales both functions to zero, after noting how the instances that go had started.
 async fn fall_asleep(house: &NearpathServer, phases: &RefCell<Phases>) {
     for (name, _) in sensors::MOTION {
-        let Ok((_, described)) = house.describe(name).await else { continue };
+        let Ok((_, described)) = house.describe(name).await else {
+            continue;
+        };
         let instances = described["instances"].as_array().into_iter().flatten();
-        for (phase, ms) in instances.filter_map(|instance| instance["startMs"].as_object()).flatten() {
-            phases.borrow_mut().entry((name, phase.clone())).or_default().extend(ms.as_f64());
+        for (phase, ms) in instances
+            .filter_map(|instance| instance["startMs"].as_object())
+            .flatten()
+        {
+            phases
+                .borrow_mut()
+                .entry((name, phase.clone()))
+                .or_default()
+                .extend(ms.as_f64());
         }
         if let Err(error) = house.scale(name, 0).await {
             eprintln!("{name} stays up: {error}");
@@ -192,20 +259,44 @@ async fn fall_asleep(house: &NearpathServer, phases: &RefCell<Phases>) {
 
 /// Where the time of a cold start goes: medians.
 fn print(phases: &Phases) {
-    println!("{:10} {:18} {:>7} {:>9}", "function", "phase", "starts", "p50 ms");
+    println!(
+        "{:10} {:18} {:>7} {:>9}",
+        "function", "phase", "starts", "p50 ms"
+    );
     for ((function, phase), ms) in phases {
-        println!("{function:10} {phase:18} {:>7} {:>9.2}", ms.len(), median(ms.iter().copied()));
+        println!(
+            "{function:10} {phase:18} {:>7} {:>9.2}",
+            ms.len(),
+            median(ms.iter().copied())
+        );
     }
     println!();
 }
 
 fn figures(comparison: &mut Comparison, case: &str) {
     for warm in &VARIANTS[..2] {
-        let Some(warm_us) = comparison.value(case, warm, |row| row.p99_us) else { continue };
+        let Some(warm_us) = comparison.value(case, warm, |row| row.p99_us) else {
+            continue;
+        };
         let name = format!("p99, published scale to zero (9 s, quoted) / {warm}");
         let value = PUBLISHED_S * 1e6 / warm_us;
-        comparison.figure(Ratio { name, value, better: Better::Higher, goal: GOAL });
+        comparison.figure(Ratio {
+            name,
+            value,
+            better: Better::Higher,
+            goal: GOAL,
+        });
     }
-    let cold = Goal { value: |row| row.p99_us, better: Better::Higher, goal: GOAL };
-    comparison.ratio("p99, nearpath's own scale to zero / ring, http", case, "scale to zero", "ring, http", cold);
+    let cold = Goal {
+        value: |row| row.p99_us,
+        better: Better::Higher,
+        goal: GOAL,
+    };
+    comparison.ratio(
+        "p99, nearpath's own scale to zero / ring, http",
+        case,
+        "scale to zero",
+        "ring, http",
+        cold,
+    );
 }

@@ -61,12 +61,19 @@ struct Stage {
 impl Stage {
     async fn build() -> io::Result<Self> {
         let folders = [tempfile::tempdir()?, tempfile::tempdir()?];
-        let (warm, cold) =
-            (NearpathServer::start(folders[0].path()).await?, NearpathServer::start(folders[1].path()).await?);
+        let (warm, cold) = (
+            NearpathServer::start(folders[0].path()).await?,
+            NearpathServer::start(folders[1].path()).await?,
+        );
         for (house, folder) in [(&warm, &folders[0]), (&cold, &folders[1])] {
             sensors::deploy(house, folder.path(), "parking", &sensors::PARKING).await?;
         }
-        Ok(Self { warm, cold, direct: sensors::direct(&sensors::PARKING).await?, _folders: folders })
+        Ok(Self {
+            warm,
+            cold,
+            direct: sensors::direct(&sensors::PARKING).await?,
+            _folders: folders,
+        })
     }
 
     fn entry(&self, variant: usize) -> (SocketAddr, Vec<u32>) {
@@ -102,7 +109,10 @@ pub(crate) async fn run(args: Args) -> Outcome {
     let stage = Stage::build().await?;
     let mut comparison = Comparison::new("parking", args.rounds);
     let (periods, mut bursts) = (RefCell::new(Vec::new()), [0; VARIANTS.len()]);
-    let case = format!("{SPOTS} pictures every {} s", (PERIOD / args.compress).as_secs_f64());
+    let case = format!(
+        "{SPOTS} pictures every {} s",
+        (PERIOD / args.compress).as_secs_f64()
+    );
     let one = async |variant: usize| {
         bursts[variant] += 1;
         let (sample, period) = period(&stage, variant, bursts[variant], &args).await?;
@@ -111,10 +121,19 @@ pub(crate) async fn run(args: Args) -> Outcome {
     };
     comparison.case(&case, &VARIANTS, one).await?;
     figures(&mut comparison, &case, &periods.into_inner());
-    Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if comparison.finish()? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
-async fn period(stage: &Stage, variant: usize, number: u64, args: &Args) -> io::Result<(Sample, Period)> {
+async fn period(
+    stage: &Stage,
+    variant: usize,
+    number: u64,
+    args: &Args,
+) -> io::Result<(Sample, Period)> {
     let (addr, pids) = stage.entry(variant);
     let (start, before) = (Instant::now(), Moment::now(&pids));
     let tally = burst(addr, args.seed, number).await?;
@@ -129,9 +148,19 @@ async fn period(stage: &Stage, variant: usize, number: u64, args: &Args) -> io::
     sleep_until(end).await;
     let spent = Moment::now(&pids);
     let rest = after_burst.until(&spent).as_secs_f64() / (start.elapsed() - burst).as_secs_f64();
-    tally.failures().iter().for_each(|(what, times)| eprintln!("{}: {times} × {what}", VARIANTS[variant]));
+    tally
+        .failures()
+        .iter()
+        .for_each(|(what, times)| eprintln!("{}: {times} × {what}", VARIANTS[variant]));
     let sample = Sample::of(&tally, burst, before.until(&spent));
-    Ok((sample, Period { variant, burst, rest }))
+    Ok((
+        sample,
+        Period {
+            variant,
+            burst,
+            rest,
+        },
+    ))
 }
 
 /// All cameras at once, each on a connection of its own, opened before: 164 at once overflow a listener's queue of 128, and
@@ -140,12 +169,19 @@ async fn burst(addr: SocketAddr, seed: u64, number: u64) -> io::Result<Tally> {
     let template = Template::get(addr, "/function/detection").map_err(io::Error::other)?;
     let mut shots = Vec::new();
     for plate in plates(seed, number) {
-        let opened = Connection::open(addr).await.map_err(|failure| io::Error::other(failure.to_string()))?;
+        let opened = Connection::open(addr)
+            .await
+            .map_err(|failure| io::Error::other(failure.to_string()))?;
         shots.push((opened, plate, Bytes::from(picture(seed, plate))));
     }
     let one = async |mut connection: Connection, plate: u32, body: Bytes| {
         let since = Instant::now();
-        let request = Template { method: Method::POST, body, ..template.clone() }.request();
+        let request = Template {
+            method: Method::POST,
+            body,
+            ..template.clone()
+        }
+        .request();
         let answer = connection.ask(request).await?.success()?;
         let visit: Visit = serde_json::from_slice(&answer.body).map_err(|_| Failure::Body)?;
         if visit.plate == plate && visit.route == visit.whole_route() {
@@ -154,24 +190,63 @@ async fn burst(addr: SocketAddr, seed: u64, number: u64) -> io::Result<Tally> {
             Err(Failure::Body)
         }
     };
-    let outcomes = join_all(shots.into_iter().map(|(opened, plate, body)| one(opened, plate, body))).await;
+    let outcomes = join_all(
+        shots
+            .into_iter()
+            .map(|(opened, plate, body)| one(opened, plate, body)),
+    )
+    .await;
     Ok(outcomes.into_iter().collect())
 }
 
 fn figures(comparison: &mut Comparison, case: &str, periods: &[Period]) {
-    println!("{:26} {:>14} {:>24}", "variant", "burst, p50 ms", "at rest, % of a core");
+    println!(
+        "{:26} {:>14} {:>24}",
+        "variant", "burst, p50 ms", "at rest, % of a core"
+    );
     for (variant, name) in VARIANTS.iter().enumerate() {
-        let of = |value: fn(&Period) -> f64| median(periods.iter().filter(|one| one.variant == variant).map(value));
-        let (burst, rest) = (of(|one| one.burst.as_secs_f64() * 1e3), of(|one| one.rest * 100.0));
+        let of = |value: fn(&Period) -> f64| {
+            median(
+                periods
+                    .iter()
+                    .filter(|one| one.variant == variant)
+                    .map(value),
+            )
+        };
+        let (burst, rest) = (
+            of(|one| one.burst.as_secs_f64() * 1e3),
+            of(|one| one.rest * 100.0),
+        );
         println!("{name:26} {burst:>14.1} {rest:>24.3}");
         if variant == 0 {
             let name = "% of a core between bursts, ring".to_owned();
-            comparison.figure(Ratio { name, value: rest, better: Better::Lower, goal: 0.5 });
+            comparison.figure(Ratio {
+                name,
+                value: rest,
+                better: Better::Lower,
+                goal: 0.5,
+            });
         }
     }
     println!();
-    let goal = |value, goal| Goal { value, better: Better::Lower, goal };
-    comparison.ratio("p99, ring / direct http", case, VARIANTS[0], VARIANTS[1], goal(|row| row.p99_us, 1.05));
+    let goal = |value, goal| Goal {
+        value,
+        better: Better::Lower,
+        goal,
+    };
+    comparison.ratio(
+        "p99, ring / direct http",
+        case,
+        VARIANTS[0],
+        VARIANTS[1],
+        goal(|row| row.p99_us, 1.05),
+    );
     let cpu = goal(|row| row.cpu_us_per_request, 1.0);
-    comparison.ratio("CPU of a period, ring / scale to zero", case, VARIANTS[0], VARIANTS[2], cpu);
+    comparison.ratio(
+        "CPU of a period, ring / scale to zero",
+        case,
+        VARIANTS[0],
+        VARIANTS[2],
+        cpu,
+    );
 }

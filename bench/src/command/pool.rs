@@ -10,7 +10,7 @@ mod retail;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use nearpath_testkit::lab::Link;
+use nearpath_testkit::lab::LinkConditions;
 use tokio::task::LocalSet;
 
 use super::quic::Place;
@@ -60,15 +60,25 @@ pub(crate) fn run(args: &Args) -> Outcome {
     for &place in &args.delays {
         connections::measure(args, place, &mut comparison)?;
     }
-    for &place in args.delays.iter().filter(|place| **place != Place::Link(Duration::ZERO)) {
+    for &place in args
+        .delays
+        .iter()
+        .filter(|place| **place != Place::Link(Duration::ZERO))
+    {
         database::measure(args, place, &mut comparison)?;
     }
-    Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if comparison.finish()? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// On this thread, whose namespace the sockets are in.
 fn here<T>(what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     LocalSet::new().block_on(&runtime, what)
 }
 
@@ -76,7 +86,11 @@ fn here<T>(what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
 fn land(args: &Args, place: Place) -> Result<Ground, Error> {
     let link = match place {
         Place::Loopback => None,
-        Place::Link(delay) => Some(Link { delay, awake: args.awake, ..Link::default() }),
+        Place::Link(delay) => Some(LinkConditions {
+            delay,
+            awake: args.awake,
+            ..LinkConditions::default()
+        }),
     };
     Ground::new(link.as_ref())
 }

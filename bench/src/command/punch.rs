@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use nearpath_testkit::lab::Link;
+use nearpath_testkit::lab::LinkConditions;
 use tokio::task::LocalSet;
 
 use super::{Outcome, seconds};
@@ -88,30 +88,49 @@ impl FromStr for Trips {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("{text:?} is not RENDEZVOUS:PEERS in milliseconds, the first at least half of the second");
+        let bad = || {
+            format!(
+                "{text:?} is not RENDEZVOUS:PEERS in milliseconds, the first at least half of the second"
+            )
+        };
         let millis = |text: &str| Duration::try_from_secs_f64(text.parse::<f64>().ok()? / 1e3).ok();
         let (rendezvous, peers) = text.split_once(':').ok_or_else(bad)?;
-        let trips = millis(rendezvous).zip(millis(peers)).filter(|(rendezvous, peers)| *rendezvous * 2 >= *peers);
-        trips.map(|(rendezvous, peers)| Self { rendezvous, peers }).ok_or_else(bad)
+        let trips = millis(rendezvous)
+            .zip(millis(peers))
+            .filter(|(rendezvous, peers)| *rendezvous * 2 >= *peers);
+        trips
+            .map(|(rendezvous, peers)| Self { rendezvous, peers })
+            .ok_or_else(bad)
     }
 }
 
 impl Trips {
     /// The line of a site: a quarter of the way there and back.
-    fn site(self) -> Link {
-        Link { delay: self.peers / 4, ..Link::default() }
+    fn site(self) -> LinkConditions {
+        LinkConditions {
+            delay: self.peers / 4,
+            ..LinkConditions::default()
+        }
     }
 
     /// The rendezvous' line has what is left.
-    fn line(self) -> Link {
-        Link { delay: self.rendezvous / 2 - self.peers / 4, ..Link::default() }
+    fn line(self) -> LinkConditions {
+        LinkConditions {
+            delay: self.rendezvous / 2 - self.peers / 4,
+            ..LinkConditions::default()
+        }
     }
 }
 
 impl std::fmt::Display for Trips {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let millis = |trip: Duration| trip.as_secs_f64() * 1e3;
-        write!(f, "rendezvous {} ms, peers {} ms", millis(self.rendezvous), millis(self.peers))
+        write!(
+            f,
+            "rendezvous {} ms, peers {} ms",
+            millis(self.rendezvous),
+            millis(self.peers)
+        )
     }
 }
 
@@ -138,14 +157,24 @@ impl Args {
 /// Exit code 1 when a goal is missed.
 pub(crate) fn run(args: Args) -> Outcome {
     let args = args.hurried();
-    if !nearpath_testkit::lab::nat::available() {
+    if !nearpath_testkit::lab::nat::check_available() {
         return Err("it needs nft, for routers that translate addresses (apt-get install nftables), and root".into());
     }
     let mut comparison = Comparison::new("punch", args.rounds);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     LocalSet::new().block_on(&runtime, all(&args, &mut comparison))?;
-    let met = if args.json { comparison.finish_as_json()? } else { comparison.finish()? };
-    Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let met = if args.json {
+        comparison.finish_as_json()?
+    } else {
+        comparison.finish()?
+    };
+    Ok(if met {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 async fn all(args: &Args, comparison: &mut Comparison) -> Result<(), Error> {
@@ -166,8 +195,14 @@ mod tests {
     fn trips_are_what_lines_make_of_them() {
         let trips: Trips = "40:20".parse().unwrap();
         let (site, line) = (trips.site().delay, trips.line().delay);
-        assert_eq!((site * 4, (site + line) * 2), (trips.peers, trips.rendezvous));
-        assert_eq!("10:20".parse::<Trips>().unwrap().line().delay, Duration::ZERO);
+        assert_eq!(
+            (site * 4, (site + line) * 2),
+            (trips.peers, trips.rendezvous)
+        );
+        assert_eq!(
+            "10:20".parse::<Trips>().unwrap().line().delay,
+            Duration::ZERO
+        );
         for bad in ["", "10", "10:21", "a:b", "-1:2"] {
             assert!(bad.parse::<Trips>().is_err(), "{bad}");
         }

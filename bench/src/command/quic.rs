@@ -91,8 +91,12 @@ impl std::str::FromStr for Place {
         if text == "loopback" {
             return Ok(Self::Loopback);
         }
-        let millis: f64 = text.parse().map_err(|_| format!("{text:?} is neither a number nor `loopback`"))?;
-        Duration::try_from_secs_f64(millis / 1e3).map(Self::Link).map_err(|error| error.to_string())
+        let millis: f64 = text
+            .parse()
+            .map_err(|_| format!("{text:?} is neither a number nor `loopback`"))?;
+        Duration::try_from_secs_f64(millis / 1e3)
+            .map(Self::Link)
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -107,12 +111,18 @@ impl std::fmt::Display for Place {
 
 impl Args {
     fn plan(&self) -> Plan {
-        Plan { duration: self.duration, least: self.least }
+        Plan {
+            duration: self.duration,
+            least: self.least,
+        }
     }
 
     /// Those of `ways` that are wanted.
     fn ways(&self, ways: &[Way]) -> Vec<Way> {
-        ways.iter().filter(|way| self.has(way.name())).copied().collect()
+        ways.iter()
+            .filter(|way| self.has(way.name()))
+            .copied()
+            .collect()
     }
 
     fn has(&self, variant: &str) -> bool {
@@ -141,7 +151,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     apps::measure(args, &mut comparison)?;
     goals::add(&mut comparison, args.chain_delay);
-    Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if comparison.finish()? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// As a table has them.
@@ -151,6 +165,8 @@ fn names(ways: &[Way]) -> Vec<&'static str> {
 
 /// On this thread, whose namespace the sockets are in.
 fn here<T>(what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     LocalSet::new().block_on(&runtime, what)
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use nearpath_testkit::lab::Link;
-use nearpath_testkit::lab::nat::{Family, Internet, Kind, Plan, Site};
+use nearpath_testkit::lab::LinkConditions;
+use nearpath_testkit::lab::nat::{IpFamily, LabInternet, NatKind, NatPlan, NatSite};
 use serde::Serialize;
 
 use super::{Outcome, seconds};
@@ -54,34 +54,65 @@ struct Told {
 
 /// Exit code 1 when a goal is missed.
 pub(crate) fn run(args: &Args) -> Outcome {
-    let labs = [1.0, args.slow].map(|slow| build(args, slow)).into_iter().collect::<Result<Vec<_>, _>>()?;
-    let told: Vec<_> = labs.iter().map(|(internet, sites, slow)| tell(internet, sites, *slow)).collect();
+    let labs = [1.0, args.slow]
+        .map(|slow| build(args, slow))
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
+    let told: Vec<_> = labs
+        .iter()
+        .map(|(internet, sites, slow)| tell(internet, sites, *slow))
+        .collect();
     let file = tempfile::NamedTempFile::new()?;
     fs::write(file.path(), serde_json::to_vec(&told)?)?;
     let status = comparison(args, file.path()).status()?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// A round trip between machines passes two lines each way, and so does one to the rendezvous.
-fn build(args: &Args, slow: f64) -> Result<(Internet, Vec<Site>, f64), Error> {
-    let line = Link { delay: args.round_trip.mul_f64(slow / 4.0), queue: 64 << 20, ..Link::default() };
-    let mut internet = Internet::new(&line)?;
-    let plan = Plan { line, ..Kind::PortRestricted.into() };
-    let sites = (0..args.machines).map(|_| internet.site(plan.clone())).collect::<Result<_, _>>()?;
+fn build(args: &Args, slow: f64) -> Result<(LabInternet, Vec<NatSite>, f64), Error> {
+    let line = LinkConditions {
+        delay: args.round_trip.mul_f64(slow / 4.0),
+        queue_bytes: 64 << 20,
+        ..LinkConditions::default()
+    };
+    let mut internet = LabInternet::new(&line)?;
+    let plan = NatPlan {
+        conditions: line,
+        ..NatKind::PortRestricted.into()
+    };
+    let sites = (0..args.machines)
+        .map(|_| internet.add_site(plan.clone()))
+        .collect::<Result<_, _>>()?;
     Ok((internet, sites, slow))
 }
 
-fn tell(internet: &Internet, sites: &[Site], slow: f64) -> Told {
+fn tell(internet: &LabInternet, sites: &[NatSite], slow: f64) -> Told {
     Told {
         slow,
-        server: internet.rendezvous.path(),
-        addresses: internet.addresses(Family::V4).map(|address| address.to_string()).to_vec(),
-        machines: sites.iter().map(|site| site.machine().node.path()).collect(),
+        server: internet.rendezvous.namespace_path(),
+        addresses: internet
+            .rendezvous_addresses(IpFamily::V4)
+            .map(|address| address.to_string())
+            .to_vec(),
+        machines: sites
+            .iter()
+            .map(|site| site.first_machine().node.namespace_path())
+            .collect(),
     }
 }
 
 fn comparison(args: &Args, labs: &Path) -> Command {
     let mut command = Command::new(&args.python);
-    command.arg(&args.jobs).arg("--labs").arg(labs).arg("--slow").arg(args.slow.to_string()).args(&args.comparison);
+    command
+        .arg(&args.jobs)
+        .arg("--labs")
+        .arg(labs)
+        .arg("--slow")
+        .arg(args.slow.to_string())
+        .args(&args.comparison);
     command
 }

@@ -47,9 +47,18 @@ pub(crate) async fn run(args: Args) -> Outcome {
     let names = VARIANTS.map(|(name, _)| name);
     let mut comparison = Comparison::new("ring", args.rounds);
     for (circle, parties) in CIRCLES {
-        for (place, cores) in PLACES.into_iter().filter(|(_, cores)| *cores <= crate::peers::cores()) {
+        for (place, cores) in PLACES
+            .into_iter()
+            .filter(|(_, cores)| *cores <= crate::peers::cores())
+        {
             for &in_flight in &args.in_flight {
-                let plan = Plan { parties, cores, in_flight, warm_up: args.warm_up, duration: args.duration };
+                let plan = Plan {
+                    parties,
+                    cores,
+                    in_flight,
+                    warm_up: args.warm_up,
+                    duration: args.duration,
+                };
                 let case = format!("{circle}, {place}, {in_flight}");
                 let one = async |variant: usize| shm_ring::measure(plan, VARIANTS[variant].1);
                 comparison.case::<io::Error>(&case, &names, one).await?;
@@ -58,15 +67,34 @@ pub(crate) async fn run(args: Args) -> Outcome {
         }
     }
     goals(&mut comparison);
-    Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if comparison.finish()? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Only the chain on one core, one at a time, has goals.
 fn goals(comparison: &mut Comparison) {
     let case = "chain, one core, 1";
-    let p50 = || Goal { value: |row| row.p50_us, better: Better::Lower, goal: 1.6 };
-    comparison.ratio(&format!("p50, {case}, futex/bare"), case, "futex", "bare", p50());
+    let p50 = || Goal {
+        value: |row| row.p50_us,
+        better: Better::Lower,
+        goal: 1.6,
+    };
+    comparison.ratio(
+        &format!("p50, {case}, futex/bare"),
+        case,
+        "futex",
+        "bare",
+        p50(),
+    );
     if let Some(value) = comparison.value(case, "futex", |row| row.p50_us) {
-        comparison.figure(Ratio { name: format!("p50 µs, {case}, futex"), value, better: Better::Lower, goal: 15.0 });
+        comparison.figure(Ratio {
+            name: format!("p50 µs, {case}, futex"),
+            value,
+            better: Better::Lower,
+            goal: 15.0,
+        });
     }
 }

@@ -18,8 +18,15 @@ use crate::peers::chain::Chain;
 
 /// All but the last stand for the whole run. Parties that poll would take every processor from the others: that chain is
 /// there only while it is measured.
-const VARIANTS: [&str; 7] =
-    ["ring", "ring, one core", "sockmap", "sidecars", "direct http", "nginx, one function", "poll"];
+const VARIANTS: [&str; 7] = [
+    "ring",
+    "ring, one core",
+    "sockmap",
+    "sidecars",
+    "direct http",
+    "nginx, one function",
+    "poll",
+];
 
 /// Who has the goals: the way to deploy a chain of small functions that must be fast.
 const PLACED: &str = "ring, one core";
@@ -46,7 +53,10 @@ pub(crate) async fn run(args: Args) -> Outcome {
         Chain::one_behind_nginx().await?,
     ];
     let mut comparison = Comparison::new("shm", args.measure.rounds);
-    for (way, reuse) in [("keep-alive", Reuse::KeepAlive), ("new-connection", Reuse::Fresh)] {
+    for (way, reuse) in [
+        ("keep-alive", Reuse::KeepAlive),
+        ("new-connection", Reuse::Fresh),
+    ] {
         for &callers in &args.connections {
             let case = format!("{way} {callers}");
             let ring = RefCell::new(Vec::new());
@@ -66,11 +76,20 @@ pub(crate) async fn run(args: Args) -> Outcome {
         }
     }
     goals(&mut comparison);
-    Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if comparison.finish()? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// The sample, and what the functions alone spent on a request, in microseconds.
-async fn sample(chain: &Chain, callers: usize, reuse: Reuse, args: &Args) -> io::Result<(Measured, f64)> {
+async fn sample(
+    chain: &Chain,
+    callers: usize,
+    reuse: Reuse,
+    args: &Args,
+) -> io::Result<(Measured, f64)> {
     let template = Template::get(chain.entry, "/function/first").map_err(io::Error::other)?;
     let window = args.measure.window();
     let pids = chain.pids();
@@ -78,7 +97,11 @@ async fn sample(chain: &Chain, callers: usize, reuse: Reuse, args: &Args) -> io:
         sleep_until(window.from).await;
         let before = Census::take(&pids);
         sleep_until(window.until).await;
-        before.until(&Census::take(&pids)).remove("function").unwrap_or_default().cpu
+        before
+            .until(&Census::take(&pids))
+            .remove("function")
+            .unwrap_or_default()
+            .cpu
     };
     let load = lean::run(&template, callers, reuse, window);
     let ((loaded, cpu), functions) = tokio::join!(measured(load, window, &pids), watching);
@@ -97,25 +120,62 @@ fn published(comparison: &mut Comparison, case: &str, functions: Vec<f64>) {
     }
     let figure = |name: &str, value, goal| {
         let name = format!("CPU µs per request, {case}, {PLACED}, {name}");
-        Ratio { name, value, better: Better::Lower, goal }
+        Ratio {
+            name,
+            value,
+            better: Better::Lower,
+            goal,
+        }
     };
     if let Some(value) = comparison.value(case, PLACED, |row| row.cpu_us_per_request) {
         comparison.figure(figure("all", value, ALL / 2.0));
     }
-    comparison.figure(figure("the functions", median(functions.into_iter()), FUNCTIONS / 3.0));
+    comparison.figure(figure(
+        "the functions",
+        median(functions.into_iter()),
+        FUNCTIONS / 3.0,
+    ));
 }
 
 /// Only concurrency 32 has goals.
 fn goals(comparison: &mut Comparison) {
     let rate: fn(&Row) -> f64 = |row| row.rps;
-    let goal = |value, better, goal| Goal { value, better, goal };
+    let goal = |value, better, goal| Goal {
+        value,
+        better,
+        goal,
+    };
     let case = "keep-alive 32";
     let name = |what: &str, other: &str| format!("{what}, {case}, {PLACED}/{other}");
-    comparison.ratio(&name("rate", "sidecars"), case, PLACED, "sidecars", goal(rate, Better::Higher, 5.0));
+    comparison.ratio(
+        &name("rate", "sidecars"),
+        case,
+        PLACED,
+        "sidecars",
+        goal(rate, Better::Higher, 5.0),
+    );
     let least = "nginx, one function";
-    comparison.ratio(&name("rate", least), case, PLACED, least, goal(rate, Better::Higher, 1.0));
+    comparison.ratio(
+        &name("rate", least),
+        case,
+        PLACED,
+        least,
+        goal(rate, Better::Higher, 1.0),
+    );
     let cpu = goal(|row| row.cpu_us_per_request, Better::Lower, 1.0 / 6.0);
-    comparison.ratio(&name("CPU per request", "sidecars"), case, PLACED, "sidecars", cpu);
+    comparison.ratio(
+        &name("CPU per request", "sidecars"),
+        case,
+        PLACED,
+        "sidecars",
+        cpu,
+    );
     let latency = goal(|row| row.p50_us, Better::Lower, 1.0 / 6.0);
-    comparison.ratio(&name("median latency", "sidecars"), case, PLACED, "sidecars", latency);
+    comparison.ratio(
+        &name("median latency", "sidecars"),
+        case,
+        PLACED,
+        "sidecars",
+        latency,
+    );
 }

@@ -15,11 +15,14 @@ const DISPATCH: &str = "NEARPATH_DISPATCH";
 /// Takes calls beside HTTP, if there is a door, any number at a time. Each takes `work` of
 /// its own; `next` is asked before each answer.
 pub(super) async fn serve(next: Option<FunctionId>, work: Duration, answer: &'static [u8]) {
-    let Some(door) = std::env::var_os(DISPATCH) else { return };
-    let (post, driver) = match AsyncEndpoint::dial(Path::new(&door), EndpointSettings::default()).await {
-        Ok(joined) => joined,
-        Err(error) => return eprintln!("shared memory: {error}"),
+    let Some(door) = std::env::var_os(DISPATCH) else {
+        return;
     };
+    let (post, driver) =
+        match AsyncEndpoint::dial(Path::new(&door), EndpointSettings::default()).await {
+            Ok(joined) => joined,
+            Err(error) => return eprintln!("shared memory: {error}"),
+        };
     tokio::task::spawn_local(driver);
     if let Err(error) = post.announce_ready() {
         return eprintln!("shared memory: {error}");
@@ -29,7 +32,12 @@ pub(super) async fn serve(next: Option<FunctionId>, work: Duration, answer: &'st
         toil(work);
         match &next {
             None => received.send_response(CallResponse::ok(answer)),
-            Some(next) => drop(tokio::task::spawn_local(forward(post.clone(), next.clone(), received, answer))),
+            Some(next) => drop(tokio::task::spawn_local(forward(
+                post.clone(),
+                next.clone(),
+                received,
+                answer,
+            ))),
         }
     }
 }
@@ -42,7 +50,12 @@ fn toil(work: Duration) {
     }
 }
 
-async fn forward(post: AsyncEndpoint, next: Rc<FunctionId>, received: ReceivedCall, answer: &'static [u8]) {
+async fn forward(
+    post: AsyncEndpoint,
+    next: Rc<FunctionId>,
+    received: ReceivedCall,
+    answer: &'static [u8],
+) {
     let asked = match post.call(CallDestination::Function(&next), &CallRequest::default()) {
         Ok(call) => call.await.map(drop).map_err(|error| error.to_string()),
         Err(unsent) => Err(unsent.to_string()),

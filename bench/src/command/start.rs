@@ -43,12 +43,20 @@ type Phases = BTreeMap<(String, &'static str, String), Vec<f64>>;
 pub(crate) async fn run(args: Args) -> Outcome {
     let folder = tempfile::tempdir()?;
     let house = NearpathServer::start(folder.path()).await?;
-    let (mut comparison, phases) = (Comparison::new("start", args.rounds), RefCell::new(Phases::new()));
+    let (mut comparison, phases) = (
+        Comparison::new("start", args.rounds),
+        RefCell::new(Phases::new()),
+    );
     for &count in &args.instances {
         let case = format!("{count} at once");
         let one = async |variant: usize| {
             let (sample, described) = start(&house, VARIANTS[variant], count).await?;
-            note(&mut phases.borrow_mut(), &case, VARIANTS[variant], &described);
+            note(
+                &mut phases.borrow_mut(),
+                &case,
+                VARIANTS[variant],
+                &described,
+            );
             Ok::<_, io::Error>(sample)
         };
         comparison.case(&case, &VARIANTS, one).await?;
@@ -56,12 +64,20 @@ pub(crate) async fn run(args: Args) -> Outcome {
     let phases = phases.into_inner();
     goals(&mut comparison, &phases);
     print(&phases);
-    Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if comparison.finish()? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Deploys one instance, then asks for `count` more at once: the folder is on the node by then.
 async fn start(house: &NearpathServer, variant: &str, count: u64) -> io::Result<(Sample, Value)> {
-    let spec = if variant == "cat" { nearpath::cat("start")? } else { nearpath::python("start")? };
+    let spec = if variant == "cat" {
+        nearpath::cat("start")?
+    } else {
+        nearpath::python("start")?
+    };
     house.deploy(&spec).await?;
     let first = ids(&house.until_available("start", 1).await?);
     let (asked, cpu) = (Instant::now(), Moment::now(&[house.pid()]));
@@ -74,7 +90,11 @@ async fn start(house: &NearpathServer, variant: &str, count: u64) -> io::Result<
     }
     let mut tally = Tally::default();
     for phases in starts(&described) {
-        let platform: f64 = phases.iter().filter(|(name, _)| *name != TENANTS).map(|(_, ms)| ms).sum();
+        let platform: f64 = phases
+            .iter()
+            .filter(|(name, _)| *name != TENANTS)
+            .map(|(_, ms)| ms)
+            .sum();
         tally.add(Ok(Duration::from_secs_f64(platform.max(0.0) / 1e3)));
     }
     let sample = Sample {
@@ -89,7 +109,12 @@ async fn start(house: &NearpathServer, variant: &str, count: u64) -> io::Result<
 }
 
 fn ids(described: &Value) -> Vec<Value> {
-    described["instances"].as_array().into_iter().flatten().map(|instance| instance["id"].clone()).collect()
+    described["instances"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|instance| instance["id"].clone())
+        .collect()
 }
 
 /// The phases of every instance's start, in milliseconds.
@@ -100,25 +125,44 @@ fn starts(described: &Value) -> impl Iterator<Item = BTreeMap<String, f64>> {
 
 fn note(phases: &mut Phases, case: &str, variant: &'static str, described: &Value) {
     for (phase, ms) in starts(described).flatten() {
-        phases.entry((case.to_owned(), variant, phase)).or_default().push(ms);
+        phases
+            .entry((case.to_owned(), variant, phase))
+            .or_default()
+            .push(ms);
     }
 }
 
 /// One instance at a time has the goal; many at once share the machine's cores.
 fn goals(comparison: &mut Comparison, phases: &Phases) {
-    let first = phases.keys().next().map(|(case, ..)| case.clone()).unwrap_or_default();
-    let of_cat =
-        phases.iter().filter(|((case, variant, phase), _)| *case == first && *variant == "cat" && phase != TENANTS);
+    let first = phases
+        .keys()
+        .next()
+        .map(|(case, ..)| case.clone())
+        .unwrap_or_default();
+    let of_cat = phases.iter().filter(|((case, variant, phase), _)| {
+        *case == first && *variant == "cat" && phase != TENANTS
+    });
     let value = of_cat.map(|(_, all)| median(all.iter().copied())).sum();
     let name = format!("platform's part of a start, ms, {first}");
-    comparison.figure(Ratio { name, value, better: Better::Lower, goal: GOAL_MS });
+    comparison.figure(Ratio {
+        name,
+        value,
+        better: Better::Lower,
+        goal: GOAL_MS,
+    });
 }
 
 fn print(phases: &Phases) {
-    println!("{:<12} {:<8} {:<12} {:>9} {:>9}", "case", "variant", "phase", "p50 ms", "max ms");
+    println!(
+        "{:<12} {:<8} {:<12} {:>9} {:>9}",
+        "case", "variant", "phase", "p50 ms", "max ms"
+    );
     for ((case, variant, phase), all) in phases {
         let most = all.iter().copied().fold(0.0, f64::max);
-        println!("{case:<12} {variant:<8} {phase:<12} {:>9.2} {most:>9.2}", median(all.iter().copied()));
+        println!(
+            "{case:<12} {variant:<8} {phase:<12} {:>9.2} {most:>9.2}",
+            median(all.iter().copied())
+        );
     }
     println!();
 }
@@ -130,11 +174,13 @@ mod tests {
 
     #[test]
     fn phases_of_all_instances() {
-        let described =
-            json!({ "instances": [{ "startMs": { "spawn": 1.5, "handler": 50.0 } }, { "startMs": { "spawn": 2.5 } }] });
+        let described = json!({ "instances": [{ "startMs": { "spawn": 1.5, "handler": 50.0 } }, { "startMs": { "spawn": 2.5 } }] });
         let mut phases = Phases::new();
         note(&mut phases, "1 at once", "cat", &described);
-        assert_eq!(phases[&("1 at once".to_owned(), "cat", "spawn".to_owned())], [1.5, 2.5]);
+        assert_eq!(
+            phases[&("1 at once".to_owned(), "cat", "spawn".to_owned())],
+            [1.5, 2.5]
+        );
         assert_eq!(phases.len(), 2);
     }
 }

@@ -60,20 +60,29 @@ pub(crate) struct Measured {
 impl Measured {
     /// What was counted in `window`, in which the processes under test spent `cpu`.
     pub(crate) fn of(loaded: &Loaded, window: Window, cpu: Duration) -> Self {
-        Self { sample: Sample::of(&loaded.tally, window.length(), cpu), client_us: Some(loaded.own_us()) }
+        Self {
+            sample: Sample::of(&loaded.tally, window.length(), cpu),
+            client_us: Some(loaded.own_us()),
+        }
     }
 }
 
 impl Measured {
     /// Of which the load generator's part is known; `sample` has it in its CPU time where the generator is one of the two sides.
     pub(crate) fn with_client(sample: Sample, client_us: f64) -> Self {
-        Self { sample, client_us: Some(client_us) }
+        Self {
+            sample,
+            client_us: Some(client_us),
+        }
     }
 }
 
 impl From<Sample> for Measured {
     fn from(sample: Sample) -> Self {
-        Self { sample, client_us: None }
+        Self {
+            sample,
+            client_us: None,
+        }
     }
 }
 
@@ -99,7 +108,12 @@ pub(crate) struct Comparison {
 impl Comparison {
     /// `name` is the file's name in `bench/results`.
     pub(crate) fn new(name: &str, rounds: usize) -> Self {
-        Self { report: Report::new(name), notes: Vec::new(), remarks: Vec::new(), rounds: rounds.max(1) }
+        Self {
+            report: Report::new(name),
+            notes: Vec::new(),
+            remarks: Vec::new(),
+            rounds: rounds.max(1),
+        }
     }
 
     /// Measures every variant in every round of one case. `measure` gets the variant's index.
@@ -109,7 +123,10 @@ impl Comparison {
         variants: &[&str],
         mut measure: impl AsyncFnMut(usize) -> Result<Sample, E>,
     ) -> Result<(), E> {
-        self.loads(case, variants, async |index| measure(index).await.map(Measured::from)).await
+        self.loads(case, variants, async |index| {
+            measure(index).await.map(Measured::from)
+        })
+        .await
     }
 
     /// The same, where it is known what the load cost itself.
@@ -136,7 +153,9 @@ impl Comparison {
 
     /// Adds a row that is no median of rounds: what it counts was done once.
     pub(crate) fn measured(&mut self, case: &str, variant: &str, measured: Measured) {
-        self.report.rows.push(row(case, variant, &[measured.sample]));
+        self.report
+            .rows
+            .push(row(case, variant, &[measured.sample]));
         self.notes.push(note(&[measured]));
     }
 
@@ -156,10 +175,20 @@ impl Comparison {
     /// A case of its own: of each variant the row with the highest rate among those of all cases that `stable` lets through.
     pub(crate) fn best(&mut self, case: &str, variants: &[&str], stable: impl Fn(&Row) -> bool) {
         for variant in variants {
-            let rows = self.report.rows.iter().zip(&self.notes).filter(|(row, _)| row.variant == *variant);
-            let best = rows.filter(|(row, _)| stable(row)).max_by(|(a, _), (b, _)| a.rps.total_cmp(&b.rps));
+            let rows = self
+                .report
+                .rows
+                .iter()
+                .zip(&self.notes)
+                .filter(|(row, _)| row.variant == *variant);
+            let best = rows
+                .filter(|(row, _)| stable(row))
+                .max_by(|(a, _), (b, _)| a.rps.total_cmp(&b.rps));
             if let Some((row, &note)) = best {
-                let row = Row { case: case.to_owned(), ..row.clone() };
+                let row = Row {
+                    case: case.to_owned(),
+                    ..row.clone()
+                };
                 self.report.rows.push(row);
                 self.notes.push(note);
             }
@@ -210,7 +239,11 @@ pub(crate) struct Goal {
 /// The order of the variants in a round: forward, backward, forward, …
 fn turn(variants: usize, round: usize) -> Vec<usize> {
     let forward = 0..variants;
-    if round.is_multiple_of(2) { forward.collect() } else { forward.rev().collect() }
+    if round.is_multiple_of(2) {
+        forward.collect()
+    } else {
+        forward.rev().collect()
+    }
 }
 
 fn row(case: &str, variant: &str, samples: &[Sample]) -> Row {
@@ -230,7 +263,10 @@ fn row(case: &str, variant: &str, samples: &[Sample]) -> Row {
 fn note(measured: &[Measured]) -> Note {
     let known: Vec<_> = measured.iter().filter_map(|one| one.client_us).collect();
     let client_us = (!known.is_empty()).then(|| median(known.into_iter()));
-    Note { spread: spread(measured.iter().map(|one| one.sample.rps)), client_us }
+    Note {
+        spread: spread(measured.iter().map(|one| one.sample.rps)),
+        client_us,
+    }
 }
 
 /// The middle value; the mean of the two middle ones when there is an even number; 0 of none.
@@ -247,7 +283,9 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 /// Largest minus smallest, as a share of the median.
 fn spread(values: impl Iterator<Item = f64>) -> f64 {
     let values: Vec<f64> = values.collect();
-    let ends = values.iter().fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
+    let ends = values.iter().fold((f64::MAX, f64::MIN), |(low, high), v| {
+        (low.min(*v), high.max(*v))
+    });
     match median(values.iter().copied()) {
         0.0 => 0.0,
         middle => (ends.1 - ends.0) / middle,
@@ -260,7 +298,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn sample(rps: f64) -> Sample {
-        Sample { n: 10, failed: 1, p50_us: 1.0, p99_us: 2.0, rps, cpu_us_per_request: 1e6 / rps }
+        Sample {
+            n: 10,
+            failed: 1,
+            p50_us: 1.0,
+            p99_us: 2.0,
+            rps,
+            cpu_us_per_request: 1e6 / rps,
+        }
     }
 
     #[tokio::test]
@@ -277,7 +322,11 @@ mod tests {
         assert_eq!(order, [0, 1, 1, 0, 0, 1]);
         let row = comparison.report.row("c", "a").unwrap();
         assert_eq!((row.rps, row.n, row.failed), (110.0, 30, 3));
-        let goal = Goal { value: |row| row.rps, better: Better::Higher, goal: 0.5 };
+        let goal = Goal {
+            value: |row| row.rps,
+            better: Better::Higher,
+            goal: 0.5,
+        };
         comparison.ratio("a/b", "c", "a", "b", goal);
         assert_eq!(comparison.report.ratios[0].value, 0.55);
     }
@@ -286,12 +335,25 @@ mod tests {
     fn the_best_is_the_fastest_that_is_stable() {
         let mut comparison = Comparison::new("test", 1);
         for (case, rps, failed) in [("1", 10.0, 0), ("8", 30.0, 0), ("64", 50.0, 1)] {
-            comparison.report.rows.push(row(case, "a", &[Sample { failed, ..sample(rps) }]));
-            comparison.notes.push(Note { spread: rps, client_us: Some(rps) });
+            comparison.report.rows.push(row(
+                case,
+                "a",
+                &[Sample {
+                    failed,
+                    ..sample(rps)
+                }],
+            ));
+            comparison.notes.push(Note {
+                spread: rps,
+                client_us: Some(rps),
+            });
         }
         comparison.best("highest", &["a", "nobody"], |row| row.failed == 0);
         assert_eq!(comparison.value("highest", "a", |row| row.rps), Some(30.0));
-        assert_eq!((comparison.report.rows.len(), comparison.notes[3].spread), (4, 30.0));
+        assert_eq!(
+            (comparison.report.rows.len(), comparison.notes[3].spread),
+            (4, 30.0)
+        );
     }
 
     #[test]

@@ -67,11 +67,17 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), rows: Vec::new(), ratios: Vec::new() }
+        Self {
+            name: name.to_owned(),
+            rows: Vec::new(),
+            ratios: Vec::new(),
+        }
     }
 
     pub(crate) fn row(&self, case: &str, variant: &str) -> Option<&Row> {
-        self.rows.iter().find(|row| row.case == case && row.variant == variant)
+        self.rows
+            .iter()
+            .find(|row| row.case == case && row.variant == variant)
     }
 
     /// Writes `bench/results/NAME.json` below the current directory, or into `NEARPATH_BENCH_RESULTS`.
@@ -97,9 +103,17 @@ mod tests {
 
     #[test]
     fn goals() {
-        let ratio = |value, better| Ratio { name: "r".into(), value, better, goal: 0.8 };
+        let ratio = |value, better| Ratio {
+            name: "r".into(),
+            value,
+            better,
+            goal: 0.8,
+        };
         assert!(ratio(0.9, Better::Higher).is_met() && !ratio(0.9, Better::Lower).is_met());
-        assert!(!ratio(f64::NAN, Better::Higher).is_met(), "nothing measured is no success");
+        assert!(
+            !ratio(f64::NAN, Better::Higher).is_met(),
+            "nothing measured is no success"
+        );
     }
 
     #[test]
@@ -114,8 +128,17 @@ mod tests {
             cpu_us_per_request: 4.0,
             failed: 0,
         };
-        let ratio = Ratio { name: "r".into(), value: 1.0, better: Better::Lower, goal: 2.0 };
-        let report = Report { name: "x".into(), rows: vec![row], ratios: vec![ratio] };
+        let ratio = Ratio {
+            name: "r".into(),
+            value: 1.0,
+            better: Better::Lower,
+            goal: 2.0,
+        };
+        let report = Report {
+            name: "x".into(),
+            rows: vec![row],
+            ratios: vec![ratio],
+        };
         assert_eq!(
             serde_json::to_value(&report).unwrap(),
             serde_json::json!({

@@ -9,8 +9,17 @@ use serde_json::{Map, Value};
 use super::report::{Ratio, results_folder};
 
 /// Columns in the order of the page; others follow by name.
-const COLUMN_ORDER: [&str; 9] =
-    ["case", "variant", "n", "p50_us", "p99_us", "rps", "seconds", "cpu_us_per_request", "failed"];
+const COLUMN_ORDER: [&str; 9] = [
+    "case",
+    "variant",
+    "n",
+    "p50_us",
+    "p99_us",
+    "rps",
+    "seconds",
+    "cpu_us_per_request",
+    "failed",
+];
 
 const INTRODUCTION: &str = "\
 # Results
@@ -25,9 +34,13 @@ beside other work: compare variants within a case, never times across pages.
 /// # Errors
 /// When a file cannot be read or is no report.
 pub(crate) fn render_all() -> io::Result<String> {
-    let mut paths: Vec<_> =
-        fs::read_dir(results_folder())?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    let mut paths: Vec<_> = fs::read_dir(results_folder())?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()?;
+    paths.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "json")
+    });
     paths.sort();
     let mut page = INTRODUCTION.to_owned();
     for path in &paths {
@@ -39,7 +52,10 @@ pub(crate) fn render_all() -> io::Result<String> {
 }
 
 fn report_name(path: &Path) -> String {
-    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    path.file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }
 
 fn render_report(name: &str, report: &Value) -> String {
@@ -49,7 +65,12 @@ fn render_report(name: &str, report: &Value) -> String {
         out += "\n| figure | value | goal | |\n| --- | ---: | ---: | --- |\n";
         ratios.iter().for_each(|ratio| out += &ratio_line(ratio));
     }
-    let rows: Vec<_> = report["rows"].as_array().into_iter().flatten().filter_map(Value::as_object).collect();
+    let rows: Vec<_> = report["rows"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object)
+        .collect();
     if let Some(first) = rows.first() {
         let columns = columns(first);
         out += &row_table(&columns, &rows);
@@ -59,22 +80,46 @@ fn render_report(name: &str, report: &Value) -> String {
 
 fn ratio_line(ratio: &Ratio) -> String {
     let met = if ratio.is_met() { "met" } else { "**missed**" };
-    format!("| {} | {:.2} | {} {} | {met} |\n", cell(&ratio.name), ratio.value, ratio.better.sign(), ratio.goal)
+    format!(
+        "| {} | {:.2} | {} {} | {met} |\n",
+        cell(&ratio.name),
+        ratio.value,
+        ratio.better.sign(),
+        ratio.goal
+    )
 }
 
 fn columns(row: &Map<String, Value>) -> Vec<String> {
-    let known = COLUMN_ORDER.iter().filter(|name| row.contains_key(**name)).map(|name| (*name).to_owned());
-    let others = row.keys().filter(|name| !COLUMN_ORDER.contains(&name.as_str())).cloned();
+    let known = COLUMN_ORDER
+        .iter()
+        .filter(|name| row.contains_key(**name))
+        .map(|name| (*name).to_owned());
+    let others = row
+        .keys()
+        .filter(|name| !COLUMN_ORDER.contains(&name.as_str()))
+        .cloned();
     known.chain(others).collect()
 }
 
 fn row_table(columns: &[String], rows: &[&Map<String, Value>]) -> String {
-    let titles: Vec<_> = columns.iter().map(|name| name.replace("_us", " µs").replace('_', " ")).collect();
-    let rule = |name: &String| if ["case", "variant"].contains(&name.as_str()) { "---" } else { "---:" };
+    let titles: Vec<_> = columns
+        .iter()
+        .map(|name| name.replace("_us", " µs").replace('_', " "))
+        .collect();
+    let rule = |name: &String| {
+        if ["case", "variant"].contains(&name.as_str()) {
+            "---"
+        } else {
+            "---:"
+        }
+    };
     let rules: Vec<_> = columns.iter().map(rule).collect();
     let mut out = format!("\n| {} |\n| {} |\n", titles.join(" | "), rules.join(" | "));
     for row in rows {
-        let cells: Vec<_> = columns.iter().map(|name| value_cell(&row[name.as_str()])).collect();
+        let cells: Vec<_> = columns
+            .iter()
+            .map(|name| value_cell(&row[name.as_str()]))
+            .collect();
         let _ = writeln!(out, "| {} |", cells.join(" | ")); // a String takes every write
     }
     out
@@ -115,8 +160,17 @@ mod tests {
             "ratios": [{ "name": "speed", "value": 0.5, "better": "higher", "goal": 0.8 }],
         });
         let page = render_report("edge", &report);
-        assert!(page.contains("| speed | 0.50 | ≥ 0.8 | **missed** |"), "{page}");
-        assert!(page.contains("| case | variant | n | p50 µs | rps | failed | extra |"), "{page}");
-        assert!(page.contains("| a \\| b | v | 10 | 6.04 | 1234 | 0 | - |"), "{page}");
+        assert!(
+            page.contains("| speed | 0.50 | ≥ 0.8 | **missed** |"),
+            "{page}"
+        );
+        assert!(
+            page.contains("| case | variant | n | p50 µs | rps | failed | extra |"),
+            "{page}"
+        );
+        assert!(
+            page.contains("| a \\| b | v | 10 | 6.04 | 1234 | 0 | - |"),
+            "{page}"
+        );
     }
 }

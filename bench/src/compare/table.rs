@@ -8,31 +8,60 @@ use super::report::{Ratio, Report, Row};
 /// The whole report; `notes` has one entry a row. What the load generator cost itself has a column where it is known.
 pub(super) fn render(report: &Report, notes: &[Note]) -> String {
     let mut out = String::new();
-    let width = |of: fn(&Row) -> &String, least: usize| report.rows.iter().map(|r| of(r).len()).fold(least, usize::max);
+    let width = |of: fn(&Row) -> &String, least: usize| {
+        report
+            .rows
+            .iter()
+            .map(|r| of(r).len())
+            .fold(least, usize::max)
+    };
     let (case, variant) = (width(|row| &row.case, 4), width(|row| &row.variant, 7));
     let head = ["n", "p50 µs", "p99 µs", "rps", "spread", "cpu µs", "failed"];
     let _ = write!(out, "{:case$}  {:variant$}", "case", "variant");
-    let client = notes.iter().any(|note| note.client_us.is_some()).then_some("client µs");
+    let client = notes
+        .iter()
+        .any(|note| note.client_us.is_some())
+        .then_some("client µs");
     for title in head.into_iter().chain(client) {
         let _ = write!(out, " {title:>9}");
     }
     for (row, note) in report.rows.iter().zip(notes) {
-        let _ = write!(out, "\n{:case$}  {:variant$} {:>9}", row.case, row.variant, row.n);
-        let _ = write!(out, " {:>9.0} {:>9.0} {:>9.0}", row.p50_us, row.p99_us, row.rps);
-        let _ = write!(out, " {:>8.0}% {:>9.1} {:>9}", note.spread * 100.0, row.cpu_us_per_request, row.failed);
+        let _ = write!(
+            out,
+            "\n{:case$}  {:variant$} {:>9}",
+            row.case, row.variant, row.n
+        );
+        let _ = write!(
+            out,
+            " {:>9.0} {:>9.0} {:>9.0}",
+            row.p50_us, row.p99_us, row.rps
+        );
+        let _ = write!(
+            out,
+            " {:>8.0}% {:>9.1} {:>9}",
+            note.spread * 100.0,
+            row.cpu_us_per_request,
+            row.failed
+        );
         if let Some(us) = note.client_us {
             let _ = write!(out, " {us:>9.1}");
         }
     }
     out.push('\n');
-    report.ratios.iter().for_each(|ratio| out.push_str(&line(ratio)));
+    report
+        .ratios
+        .iter()
+        .for_each(|ratio| out.push_str(&line(ratio)));
     out
 }
 
 fn line(ratio: &Ratio) -> String {
     let sign = ratio.better.sign();
     let verdict = if ratio.is_met() { "met" } else { "NOT MET" };
-    format!("\n{}: {:.2} (goal {sign} {}: {verdict})", ratio.name, ratio.value, ratio.goal)
+    format!(
+        "\n{}: {:.2} (goal {sign} {}: {verdict})",
+        ratio.name, ratio.value, ratio.goal
+    )
 }
 
 #[cfg(test)]
@@ -43,7 +72,12 @@ mod tests {
     #[test]
     fn rows_and_verdicts() {
         let mut report = Report::new("t");
-        report.ratios.push(Ratio { name: "speed".into(), value: 0.5, better: Better::Higher, goal: 0.8 });
+        report.ratios.push(Ratio {
+            name: "speed".into(),
+            value: 0.5,
+            better: Better::Higher,
+            goal: 0.8,
+        });
         let text = render(&report, &[]);
         assert!(!text.contains("client"), "{text}");
         assert!(text.contains("speed: 0.50 (goal ≥ 0.8: NOT MET)"), "{text}");

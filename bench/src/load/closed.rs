@@ -23,7 +23,12 @@ pub(crate) enum Reuse {
 }
 
 /// Runs `callers` callers until the window ends and counts what was answered in it.
-pub(crate) async fn run(template: &Template, callers: usize, reuse: Reuse, window: Window) -> Tally {
+pub(crate) async fn run(
+    template: &Template,
+    callers: usize,
+    reuse: Reuse,
+    window: Window,
+) -> Tally {
     let template = match reuse {
         Reuse::KeepAlive => Arc::new(template.clone()),
         Reuse::Fresh => Arc::new(template.clone().closing()),
@@ -48,9 +53,9 @@ async fn caller(template: Arc<Template>, reuse: Reuse, window: Window) -> Tally 
         }
         let outcome = match reuse {
             Reuse::KeepAlive => on_kept(&mut kept, &template).await,
-            Reuse::Fresh => {
-                connection::once(template.addr, template.request()).await.and_then(|a| a.success().map(drop))
-            }
+            Reuse::Fresh => connection::once(template.addr, template.request())
+                .await
+                .and_then(|a| a.success().map(drop)),
         };
         let end = Instant::now();
         if outcome.is_err() {

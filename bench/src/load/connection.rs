@@ -44,9 +44,13 @@ impl Answer {
 
 impl Connection {
     pub(crate) async fn open(addr: SocketAddr) -> Result<Self, Failure> {
-        let stream = TcpStream::connect(addr).await.map_err(|_| Failure::Connect)?;
+        let stream = TcpStream::connect(addr)
+            .await
+            .map_err(|_| Failure::Connect)?;
         stream.set_nodelay(true).map_err(|_| Failure::Connect)?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|_| Failure::Connect)?;
+        let (sender, connection) = handshake(TokioIo::new(stream))
+            .await
+            .map_err(|_| Failure::Connect)?;
         let driver = tokio::spawn(async move { drop(connection.await) });
         Ok(Self { sender, driver })
     }
@@ -58,17 +62,38 @@ impl Connection {
 
     /// One request and its whole answer, whatever its status.
     pub(crate) async fn ask(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
-        tokio::time::timeout(PATIENCE, self.exchange(request)).await.unwrap_or(Err(Failure::Timeout))
+        tokio::time::timeout(PATIENCE, self.exchange(request))
+            .await
+            .unwrap_or(Err(Failure::Timeout))
     }
 
     async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
         self.sender.ready().await.map_err(|_| Failure::Broken)?;
-        let response = self.sender.send_request(request).await.map_err(|_| Failure::Broken)?;
+        let response = self
+            .sender
+            .send_request(request)
+            .await
+            .map_err(|_| Failure::Broken)?;
         let (head, body) = response.into_parts();
-        let told = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+        let told = |name| {
+            head.headers
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+                .unwrap_or_default()
+                .to_owned()
+        };
         let (reason, path) = (told("x-nearpath-reason"), told("x-nearpath-path"));
-        let body = body.collect().await.map_err(|_| Failure::Broken)?.to_bytes();
-        Ok(Answer { status: head.status, reason, path, body })
+        let body = body
+            .collect()
+            .await
+            .map_err(|_| Failure::Broken)?
+            .to_bytes();
+        Ok(Answer {
+            status: head.status,
+            reason,
+            path,
+            body,
+        })
     }
 }
 
@@ -79,6 +104,9 @@ impl Drop for Connection {
 }
 
 /// One request on a connection of its own.
-pub(crate) async fn once(addr: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
+pub(crate) async fn once(
+    addr: SocketAddr,
+    request: Request<Full<Bytes>>,
+) -> Result<Answer, Failure> {
     Connection::open(addr).await?.ask(request).await
 }

@@ -18,7 +18,10 @@ pub(crate) async fn run(template: &Template, callers: usize, total: u64) -> Tall
         while let Some(rest) = left.get().checked_sub(1) {
             left.set(rest);
             let since = tokio::time::Instant::now();
-            let answer = connection.ask(template.request()).await.and_then(|answer| answer.success());
+            let answer = connection
+                .ask(template.request())
+                .await
+                .and_then(|answer| answer.success());
             let failed = answer.is_err();
             tally.add(answer.map(|_| since.elapsed()));
             if failed {
@@ -28,12 +31,17 @@ pub(crate) async fn run(template: &Template, callers: usize, total: u64) -> Tall
         tally
     };
     let mut all = Tally::default();
-    futures_util::future::join_all((0..callers).map(|_| one())).await.iter().for_each(|tally| all.merge(tally));
+    futures_util::future::join_all((0..callers).map(|_| one()))
+        .await
+        .iter()
+        .for_each(|tally| all.merge(tally));
     all
 }
 
 impl FromIterator<Result<std::time::Duration, Failure>> for Tally {
-    fn from_iter<T: IntoIterator<Item = Result<std::time::Duration, Failure>>>(outcomes: T) -> Self {
+    fn from_iter<T: IntoIterator<Item = Result<std::time::Duration, Failure>>>(
+        outcomes: T,
+    ) -> Self {
         let mut tally = Self::default();
         outcomes.into_iter().for_each(|outcome| tally.add(outcome));
         tally

@@ -35,12 +35,19 @@ impl Template {
     pub(crate) fn get(addr: SocketAddr, path: &str) -> Result<Self, http::Error> {
         let host = HeaderValue::try_from(addr.to_string())?;
         let headers = vec![(http::header::HOST, host)];
-        Ok(Self { addr, method: Method::GET, path: path.try_into()?, headers, body: Bytes::new() })
+        Ok(Self {
+            addr,
+            method: Method::GET,
+            path: path.try_into()?,
+            headers,
+            body: Bytes::new(),
+        })
     }
 
     /// The same, asking the server to close the connection afterwards.
     pub(crate) fn closing(mut self) -> Self {
-        self.headers.push((http::header::CONNECTION, HeaderValue::from_static("close")));
+        self.headers
+            .push((http::header::CONNECTION, HeaderValue::from_static("close")));
         self
     }
 
@@ -78,7 +85,10 @@ impl Window {
     /// Begins after `warm_up` from now.
     pub(crate) fn after(warm_up: Duration, length: Duration) -> Self {
         let from = Instant::now() + warm_up;
-        Self { from, until: from + length }
+        Self {
+            from,
+            until: from + length,
+        }
     }
 
     pub(crate) fn holds(&self, moment: Instant) -> bool {

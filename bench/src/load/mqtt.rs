@@ -20,22 +20,36 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     pub(crate) async fn open(addr: SocketAddr) -> Result<Self, Failure> {
-        let stream = TcpStream::connect(addr).await.map_err(|_| Failure::Connect)?;
+        let stream = TcpStream::connect(addr)
+            .await
+            .map_err(|_| Failure::Connect)?;
         stream.set_nodelay(true).map_err(|_| Failure::Connect)?;
-        let mut publisher = Self { stream, pid: Pid::default() };
+        let mut publisher = Self {
+            stream,
+            pid: Pid::default(),
+        };
         let connect = v3::Connect::new(Arc::from("bench"), 600);
         match publisher.exchange(v3::Packet::Connect(connect)).await? {
-            v3::Packet::Connack(connack) if connack.code == v3::ConnectReturnCode::Accepted => Ok(publisher),
+            v3::Packet::Connack(connack) if connack.code == v3::ConnectReturnCode::Accepted => {
+                Ok(publisher)
+            }
             _ => Err(Failure::Connect),
         }
     }
 
     /// Publishes and waits for the acknowledgement.
-    pub(crate) async fn publish(&mut self, topic: &TopicName, payload: Bytes) -> Result<(), Failure> {
+    pub(crate) async fn publish(
+        &mut self,
+        topic: &TopicName,
+        payload: Bytes,
+    ) -> Result<(), Failure> {
         self.pid += 1;
         let publish = v3::Publish::new(QosPid::Level1(self.pid), topic.clone(), payload);
         let exchange = self.exchange(v3::Packet::Publish(publish));
-        match tokio::time::timeout(PATIENCE, exchange).await.unwrap_or(Err(Failure::Timeout))? {
+        match tokio::time::timeout(PATIENCE, exchange)
+            .await
+            .unwrap_or(Err(Failure::Timeout))?
+        {
             v3::Packet::Puback(pid) if pid == self.pid => Ok(()),
             _ => Err(Failure::Broken),
         }
@@ -43,7 +57,10 @@ impl Publisher {
 
     async fn exchange(&mut self, packet: v3::Packet) -> Result<v3::Packet, Failure> {
         let bytes = packet.encode().map_err(|_| Failure::Generator)?;
-        self.stream.write_all(bytes.as_ref()).await.map_err(|_| Failure::Broken)?;
+        self.stream
+            .write_all(bytes.as_ref())
+            .await
+            .map_err(|_| Failure::Broken)?;
         self.receive().await
     }
 

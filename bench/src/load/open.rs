@@ -32,7 +32,9 @@ pub(crate) struct Done {
 impl Done {
     /// Its latency from the intended moment, or why it failed.
     pub(crate) fn latency(&self) -> Result<Duration, Failure> {
-        self.outcome.clone().map(|()| self.ended.saturating_sub(self.intended))
+        self.outcome
+            .clone()
+            .map(|()| self.ended.saturating_sub(self.intended))
     }
 }
 
@@ -70,7 +72,11 @@ pub(crate) async fn run(
         let (pool, intended) = (Arc::clone(&pool), schedule.at(n));
         async move {
             let outcome = pool.send().await;
-            Done { intended, ended: start.elapsed(), outcome }
+            Done {
+                intended,
+                ended: start.elapsed(),
+                outcome,
+            }
         }
     };
     drive(schedule, start, begin).await
@@ -93,8 +99,17 @@ struct Pool {
 
 impl Pool {
     fn new(template: Template, reuse: Reuse) -> Self {
-        let template = if reuse == Reuse::Fresh { template.closing() } else { template };
-        Self { template, reuse, idle: Mutex::default(), in_flight: Arc::default() }
+        let template = if reuse == Reuse::Fresh {
+            template.closing()
+        } else {
+            template
+        };
+        Self {
+            template,
+            reuse,
+            idle: Mutex::default(),
+            in_flight: Arc::default(),
+        }
     }
 
     async fn send(&self) -> Result<(), Failure> {
@@ -133,8 +148,16 @@ mod tests {
     #[test]
     fn latency_counts_from_the_intended_moment() {
         let ms = Duration::from_millis;
-        let done = Done { intended: ms(100), ended: ms(1_200), outcome: Ok(()) };
-        assert_eq!(done.latency(), Ok(ms(1_100)), "sent a second late, answered in 100 ms: the caller waited for both");
+        let done = Done {
+            intended: ms(100),
+            ended: ms(1_200),
+            outcome: Ok(()),
+        };
+        assert_eq!(
+            done.latency(),
+            Ok(ms(1_100)),
+            "sent a second late, answered in 100 ms: the caller waited for both"
+        );
     }
 
     #[tokio::test]
@@ -148,8 +171,14 @@ mod tests {
                 n
             }
         };
-        let all = tokio::time::timeout(Duration::from_secs(30), drive(schedule, Instant::now(), begin));
-        let mut all = all.await.expect("no arrival waits for an earlier one").unwrap();
+        let all = tokio::time::timeout(
+            Duration::from_secs(30),
+            drive(schedule, Instant::now(), begin),
+        );
+        let mut all = all
+            .await
+            .expect("no arrival waits for an earlier one")
+            .unwrap();
         all.sort();
         assert_eq!(all, (0..50).collect::<Vec<u64>>());
     }

@@ -11,7 +11,9 @@ use super::schedule::Schedule;
 /// Numbers of arrivals, each sent when it is due. The channel ends after the last one.
 pub(crate) fn start(schedule: Schedule, start: Instant) -> io::Result<UnboundedReceiver<u64>> {
     let (due, arrivals) = unbounded_channel();
-    std::thread::Builder::new().name("pacer".into()).spawn(move || pace(schedule, start, &due))?;
+    std::thread::Builder::new()
+        .name("pacer".into())
+        .spawn(move || pace(schedule, start, &due))?;
     Ok(arrivals)
 }
 

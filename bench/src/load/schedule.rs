@@ -12,8 +12,14 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// `per_second` arrivals a second for `length`. Needs a positive, finite rate.
     pub(crate) fn new(per_second: f64, length: Duration) -> Self {
-        assert!(per_second > 0.0 && per_second.is_finite(), "a rate is positive");
-        Self { per_second, total: (per_second * length.as_secs_f64()).round() as u64 }
+        assert!(
+            per_second > 0.0 && per_second.is_finite(),
+            "a rate is positive"
+        );
+        Self {
+            per_second,
+            total: (per_second * length.as_secs_f64()).round() as u64,
+        }
     }
 
     /// How many arrivals there are in all.
@@ -50,7 +56,11 @@ mod tests {
         assert_eq!(schedule.at(200), Duration::from_secs(1));
         assert_eq!(schedule.due(Duration::ZERO), 1, "the first is due at once");
         assert_eq!(schedule.due(Duration::from_millis(12)), 3);
-        assert_eq!(schedule.due(Duration::from_secs(60)), 600, "a stall of a minute: all are due");
+        assert_eq!(
+            schedule.due(Duration::from_secs(60)),
+            600,
+            "a stall of a minute: all are due"
+        );
     }
 
     proptest! {

@@ -41,7 +41,11 @@ mod tests {
         let (mut asked, mut rests) = (Vec::new(), 0);
         let ask = async |number| {
             asked.push(number);
-            if number == 1 { Err(Failure::Broken) } else { Ok(()) }
+            if number == 1 {
+                Err(Failure::Broken)
+            } else {
+                Ok(())
+            }
         };
         let tally = run(&moments, ask, async |_| rests += 1).await;
         assert_eq!((tally.answered(), tally.failed(), rests), (2, 1, 2));
@@ -58,6 +62,9 @@ mod tests {
             Ok(())
         };
         let tally = run(&moments, ask, async |_| {}).await;
-        assert!(tally.us(0.0) >= 19e3, "the second waited for the first: {tally:?}");
+        assert!(
+            tally.us(0.0) >= 19e3,
+            "the second waited for the first: {tally:?}"
+        );
     }
 }

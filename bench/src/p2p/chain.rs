@@ -6,11 +6,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nearpath_dataflow::remote::connection::Line;
-use nearpath_dataflow::remote::connector::Met;
+use nearpath_dataflow::remote::connection::RendezvousConnection;
+use nearpath_dataflow::remote::connector::RemoteConnector;
 use nearpath_dataflow::remote::worker_name;
-use nearpath_dataflow::worker::{Input, Orders, Output, Received, Worker};
-use nearpath_testkit::lab::nat::{Family, Site};
+use nearpath_dataflow::worker::{
+    DataflowWorker, InputConfig, InputEvent, OutputConfig, WorkerAssignment,
+};
+use nearpath_testkit::lab::nat::{IpFamily, NatSite};
 
 use super::town::{Lines, Town};
 use crate::remote::Error;
@@ -26,39 +28,64 @@ const SETTLES: Duration = Duration::from_secs(60);
 /// See the module. It ends when it is dropped.
 pub(crate) struct Chain {
     /// Front to back; a line belongs to each.
-    workers: Vec<Arc<Worker>>,
+    workers: Vec<Arc<DataflowWorker>>,
     forwarding: Vec<JoinHandle<()>>,
-    _lines: Vec<Line>,
+    _lines: Vec<RendezvousConnection>,
     /// From the moment at which all lines were there until the last worker had the first batch.
     pub(crate) first: Duration,
 }
 
 impl Chain {
     /// A worker in each of these sites, called `stage.N`. Returns when the first batch has gone through.
-    pub(crate) fn start(town: &Town, stage: &str, sites: &[&Site]) -> Result<Self, Error> {
-        let open = |(at, site): (usize, &&Site)| {
-            let id = worker_name::identity(&super::town::job(), &format!("{stage}.{at}"))?;
-            let settings = town.settings(&id, Lines::Tls, Family::V4)?;
-            Ok::<_, Error>(site.machine().node.enter(|| Line::open(settings))?)
+    pub(crate) fn start(town: &Town, stage: &str, sites: &[&NatSite]) -> Result<Self, Error> {
+        let open = |(at, site): (usize, &&NatSite)| {
+            let id = worker_name::to_spiffe_id(&super::town::job(), &format!("{stage}.{at}"))?;
+            let settings = town.settings(&id, Lines::Tls, IpFamily::V4)?;
+            Ok::<_, Error>(
+                site.first_machine()
+                    .node
+                    .enter(|| RendezvousConnection::open(settings))?,
+            )
         };
-        let lines: Vec<Line> = sites.iter().enumerate().map(open).collect::<Result<_, _>>()?;
+        let lines: Vec<RendezvousConnection> = sites
+            .iter()
+            .enumerate()
+            .map(open)
+            .collect::<Result<_, _>>()?;
         for (at, line) in lines.iter().enumerate() {
-            if !line.wait(PATIENCE)? {
+            if !line.wait_connected(PATIENCE)? {
                 return Err(format!("{stage}.{at} does not get to the rendezvous").into());
             }
         }
-        let identities =
-            (0..sites.len()).map(|at| town.identity(&format!("{stage}.{at}"))).collect::<Result<Vec<_>, _>>()?;
+        let identities = (0..sites.len())
+            .map(|at| town.identity(&format!("{stage}.{at}")))
+            .collect::<Result<Vec<_>, _>>()?;
         let begun = Instant::now();
         let mut workers = Vec::new();
-        for ((at, identity), (line, site)) in identities.into_iter().enumerate().zip(lines.iter().zip(sites)) {
+        for ((at, identity), (line, site)) in identities
+            .into_iter()
+            .enumerate()
+            .zip(lines.iter().zip(sites))
+        {
             let orders = orders(stage, at, sites.len());
-            let met = Met::new(line, identity, &orders)?;
-            workers.push(Arc::new(site.machine().node.enter(|| Worker::start(orders, || Ok(met)))?));
+            let met = RemoteConnector::new(line, identity, &orders)?;
+            workers.push(Arc::new(
+                site.first_machine()
+                    .node
+                    .enter(|| DataflowWorker::start(orders, || Ok(met)))?,
+            ));
         }
         let between = workers.get(1..workers.len() - 1).unwrap_or_default();
-        let forwarding = between.iter().map(|worker| forward(Arc::clone(worker))).collect();
-        let mut chain = Self { workers, forwarding, _lines: lines, first: Duration::ZERO };
+        let forwarding = between
+            .iter()
+            .map(|worker| forward(Arc::clone(worker)))
+            .collect();
+        let mut chain = Self {
+            workers,
+            forwarding,
+            _lines: lines,
+            first: Duration::ZERO,
+        };
         chain.send(1)?;
         chain.receive()?;
         chain.first = begun.elapsed();
@@ -87,14 +114,18 @@ impl Chain {
 
     /// Sends as fast as it goes, for so long, and calls `seen` with the size of every batch that arrives; what is still underway then
     /// is taken out.
-    pub(crate) fn stream(&self, duration: Duration, mut seen: impl FnMut(usize)) -> Result<(), Error> {
+    pub(crate) fn stream(
+        &self,
+        duration: Duration,
+        mut seen: impl FnMut(usize),
+    ) -> Result<(), Error> {
         let (first, until) = (Arc::clone(&self.workers[0]), Instant::now() + duration);
         let sending = thread::spawn(move || {
             let batch = Bytes::from(vec![7; BATCH]);
             while Instant::now() < until {
-                first.send(0, batch.clone())?;
+                first.send_batch(0, batch.clone())?;
             }
-            first.send(0, Bytes::from_static(b"."))
+            first.send_batch(0, Bytes::from_static(b"."))
         });
         while self.receive()? == BATCH {
             seen(BATCH);
@@ -104,19 +135,23 @@ impl Chain {
     }
 
     fn send(&self, octets: usize) -> Result<(), Error> {
-        Ok(self.workers[0].send(0, Bytes::from(vec![7; octets]))?)
+        Ok(self.workers[0].send_batch(0, Bytes::from(vec![7; octets]))?)
     }
 
     fn receive(&self) -> Result<usize, Error> {
-        match self.workers.last().map(|last| last.receive()) {
-            Some(Ok(Received::Batch { data, .. })) => Ok(data.len()),
+        match self.workers.last().map(|last| last.receive_next()) {
+            Some(Ok(InputEvent::Batch { data, .. })) => Ok(data.len()),
             Some(Err(failure)) => Err(failure.into()),
             other => Err(format!("{other:?} came instead of a batch").into()),
         }
     }
 
     fn paths(&self) -> Vec<&'static str> {
-        self.workers.iter().flat_map(|worker| worker.stats().outputs).map(|edge| edge.path).collect()
+        self.workers
+            .iter()
+            .flat_map(|worker| worker.stats().outputs)
+            .map(|edge| edge.path)
+            .collect()
     }
 
     fn is_direct(&self) -> bool {
@@ -126,18 +161,30 @@ impl Chain {
 
 impl Drop for Chain {
     fn drop(&mut self) {
-        for end in [self.workers.first(), self.workers.last()].into_iter().flatten() {
-            end.fail("the measurement is over");
+        for end in [self.workers.first(), self.workers.last()]
+            .into_iter()
+            .flatten()
+        {
+            end.fail_with_reason("the measurement is over");
         }
         self.workers.clear();
         self.forwarding.drain(..).for_each(|one| drop(one.join()));
     }
 }
 
-fn orders(stage: &str, at: usize, all: usize) -> Orders {
-    let input = |from: usize| Input { from: format!("{stage}.{from}"), processed: Some(0), later: false };
-    let output = |to: usize| Output { to: format!("{stage}.{to}"), sent: 0, spill: false, later: false };
-    Orders {
+fn orders(stage: &str, at: usize, all: usize) -> WorkerAssignment {
+    let input = |from: usize| InputConfig {
+        from: format!("{stage}.{from}"),
+        processed: Some(0),
+        later: false,
+    };
+    let output = |to: usize| OutputConfig {
+        to: format!("{stage}.{to}"),
+        sent: 0,
+        spill: false,
+        later: false,
+    };
+    WorkerAssignment {
         name: format!("{stage}.{at}"),
         attempt: 1,
         inputs: at.checked_sub(1).map(input).into_iter().collect(),
@@ -150,10 +197,10 @@ fn orders(stage: &str, at: usize, all: usize) -> Orders {
 }
 
 /// The worker's code: it hands on what comes. It ends with the first edge that does.
-fn forward(worker: Arc<Worker>) -> JoinHandle<()> {
+fn forward(worker: Arc<DataflowWorker>) -> JoinHandle<()> {
     thread::spawn(move || {
-        while let Ok(Received::Batch { data, .. }) = worker.receive() {
-            if worker.send(0, data).is_err() {
+        while let Ok(InputEvent::Batch { data, .. }) = worker.receive_next() {
+            if worker.send_batch(0, data).is_err() {
                 return;
             }
         }

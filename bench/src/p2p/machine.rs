@@ -4,7 +4,7 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nearpath_testkit::lab::Node;
+use nearpath_testkit::lab::LabNode;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
@@ -17,20 +17,31 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Starts the thread, in the node.
-    pub(crate) fn start(node: &Node) -> io::Result<Self> {
+    pub(crate) fn start(node: &LabNode) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel();
         let name = node.name().to_owned();
-        let joined = node.enter(move || std::thread::Builder::new().name(name).spawn(|| run(runtime, ended)))?;
-        Ok(Self { handle, end: Some(end), joined: Some(joined) })
+        let joined = node.enter(move || {
+            std::thread::Builder::new()
+                .name(name)
+                .spawn(|| run(runtime, ended))
+        })?;
+        Ok(Self {
+            handle,
+            end: Some(end),
+            joined: Some(joined),
+        })
     }
 
     /// Does something there. Sockets that it opens are the machine's.
     ///
     /// # Panics
     /// When `work` does.
-    pub(crate) async fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> T {
         match self.handle.spawn(work).await {
             Ok(done) => done,
             Err(error) => std::panic::resume_unwind(error.into_panic()),

@@ -36,16 +36,30 @@ pub(crate) async fn transfer(
     stream.flush().await?;
     stream.read_exact(&mut [0]).await?;
     let (begun, before) = (Instant::now(), thread_cpu());
-    let tally = if sends { send(stream, megabytes).await? } else { receive(stream, megabytes).await? };
-    Ok(Seen { took: begun.elapsed(), cpu: thread_cpu() - before, megabytes: tally })
+    let tally = if sends {
+        send(stream, megabytes).await?
+    } else {
+        receive(stream, megabytes).await?
+    };
+    Ok(Seen {
+        took: begun.elapsed(),
+        cpu: thread_cpu() - before,
+        megabytes: tally,
+    })
 }
 
 fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        time.tv_nsec.unsigned_abs() as u32,
+    )
 }
 
-async fn send(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), megabytes: usize) -> io::Result<Tally> {
+async fn send(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    megabytes: usize,
+) -> io::Result<Tally> {
     let (piece, mut left) = (vec![7; PIECE], megabytes * MEGABYTE);
     while left > 0 {
         let n = left.min(PIECE);
@@ -57,7 +71,10 @@ async fn send(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), megabytes: usi
     Ok(Tally::default())
 }
 
-async fn receive(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), megabytes: usize) -> io::Result<Tally> {
+async fn receive(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    megabytes: usize,
+) -> io::Result<Tally> {
     let (mut piece, mut tally, mut before) = (vec![0; PIECE], Tally::default(), Instant::now());
     for _ in 0..megabytes {
         let mut left = MEGABYTE;

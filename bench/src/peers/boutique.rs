@@ -31,8 +31,14 @@ const SERVICES: [(&str, &str); 10] = [
     ("productcatalog", ""),
     ("recommendation", ""),
     ("shipping", ""),
-    ("checkout", "cart,productcatalog,currency,shipping,payment,email"),
-    ("frontend", "currency,productcatalog,cart,recommendation,shipping,checkout,ad"),
+    (
+        "checkout",
+        "cart,productcatalog,currency,shipping,payment,email",
+    ),
+    (
+        "frontend",
+        "currency,productcatalog,cart,recommendation,shipping,checkout,ad",
+    ),
 ];
 const DOOR: &str = "frontend";
 
@@ -63,11 +69,21 @@ impl Shop {
         std::fs::copy(find_program(PROGRAM)?, bin.join(PROGRAM))?;
         let house = NearpathServer::start(folder.path()).await?;
         for (name, calls) in SERVICES {
-            house.deploy(&function(&bin.display().to_string(), name, calls, chain)).await?;
+            house
+                .deploy(&function(&bin.display().to_string(), name, calls, chain))
+                .await?;
             house.until_available(name, 1).await?;
         }
-        let place = Place { addr: house.addr(), base: format!("/function/{DOOR}") };
-        let shop = Self { services: Vec::new(), proxies: Vec::new(), house: Some((house, folder)), place };
+        let place = Place {
+            addr: house.addr(),
+            base: format!("/function/{DOOR}"),
+        };
+        let shop = Self {
+            services: Vec::new(),
+            proxies: Vec::new(),
+            house: Some((house, folder)),
+            place,
+        };
         shop.until_in_memory().await?;
         Ok(shop)
     }
@@ -81,8 +97,16 @@ impl Shop {
             peers.insert(name, service.addr);
             services.push(service);
         }
-        let place = Place { addr: peers[DOOR], base: String::new() };
-        Ok(Self { services, proxies: Vec::new(), house: None, place })
+        let place = Place {
+            addr: peers[DOOR],
+            base: String::new(),
+        };
+        Ok(Self {
+            services,
+            proxies: Vec::new(),
+            house: None,
+            place,
+        })
     }
 
     /// nginx in front, and an nginx beside each service, which calls go through on their way in: what a service mesh makes
@@ -97,16 +121,29 @@ impl Shop {
             proxies.push(beside);
         }
         let front = Nginx::start(peers[DOOR], cores(), "/").await?;
-        let place = Place { addr: front.peer.addr, base: String::new() };
+        let place = Place {
+            addr: front.peer.addr,
+            base: String::new(),
+        };
         proxies.push(front);
-        Ok(Self { services, proxies, house: None, place })
+        Ok(Self {
+            services,
+            proxies,
+            house: None,
+            place,
+        })
     }
 
     /// Every process of it.
     pub(crate) fn pids(&self) -> Vec<u32> {
         let proxies = self.proxies.iter().map(|proxy| proxy.peer.pid());
         let house = self.house.iter().map(|(house, _)| house.pid());
-        self.services.iter().map(Peer::pid).chain(proxies).chain(house).collect()
+        self.services
+            .iter()
+            .map(Peer::pid)
+            .chain(proxies)
+            .chain(house)
+            .collect()
     }
 
     /// Waits until pages come through memory, and those that they are made of.
@@ -120,16 +157,28 @@ impl Shop {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        Err(io::Error::other(format!("no page through memory within 15 s: {last}")))
+        Err(io::Error::other(format!(
+            "no page through memory within 15 s: {last}"
+        )))
     }
 
     async fn path_of_a_page(&self) -> Result<String, String> {
-        let request =
-            Request::get(format!("{}/", self.place.base)).header("host", "shop").header("x-nearpath-path", "?");
-        let request = request.body(Full::<Bytes>::default()).map_err(|error| error.to_string())?;
-        let mut connection = Connection::open(self.place.addr).await.map_err(|failure| failure.to_string())?;
-        let answer = connection.ask(request).await.and_then(|answer| answer.success());
-        answer.map(|answer| answer.path).map_err(|failure| failure.to_string())
+        let request = Request::get(format!("{}/", self.place.base))
+            .header("host", "shop")
+            .header("x-nearpath-path", "?");
+        let request = request
+            .body(Full::<Bytes>::default())
+            .map_err(|error| error.to_string())?;
+        let mut connection = Connection::open(self.place.addr)
+            .await
+            .map_err(|failure| failure.to_string())?;
+        let answer = connection
+            .ask(request)
+            .await
+            .and_then(|answer| answer.success());
+        answer
+            .map(|answer| answer.path)
+            .map_err(|failure| failure.to_string())
     }
 }
 
@@ -149,10 +198,25 @@ fn function(folder: &str, name: &str, calls: &str, chain: Chain) -> Value {
     })
 }
 
-async fn service(name: &str, transport: &str, peers: &BTreeMap<&str, SocketAddr>) -> io::Result<Peer> {
+async fn service(
+    name: &str,
+    transport: &str,
+    peers: &BTreeMap<&str, SocketAddr>,
+) -> io::Result<Peer> {
     let addr = free_addr()?;
     let mut command = Command::new(find_program(PROGRAM)?);
-    command.args(["--service", name, "--transport", transport, "--listen", &addr.to_string()]);
-    command.args(peers.iter().flat_map(|(peer, addr)| ["--peer".to_owned(), format!("{peer}={addr}")]));
+    command.args([
+        "--service",
+        name,
+        "--transport",
+        transport,
+        "--listen",
+        &addr.to_string(),
+    ]);
+    command.args(
+        peers
+            .iter()
+            .flat_map(|(peer, addr)| ["--peer".to_owned(), format!("{peer}={addr}")]),
+    );
     Peer::start(command, addr).await
 }

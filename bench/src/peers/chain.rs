@@ -26,7 +26,12 @@ impl Chain {
     pub(crate) async fn direct() -> io::Result<Self> {
         let second = own::function(None).await?;
         let first = own::function(Some(second.addr)).await?;
-        Ok(Self { entry: first.addr, functions: vec![first, second], proxies: Vec::new(), house: None })
+        Ok(Self {
+            entry: first.addr,
+            functions: vec![first, second],
+            proxies: Vec::new(),
+            house: None,
+        })
     }
 
     /// nginx in front, and an nginx beside each function, which calls go through on their way in: what a service mesh
@@ -50,7 +55,12 @@ impl Chain {
     pub(crate) async fn one_behind_nginx() -> io::Result<Self> {
         let only = own::function(None).await?;
         let front = Nginx::start(only.addr, cores(), "/").await?;
-        Ok(Self { entry: front.peer.addr, functions: vec![only], proxies: vec![front], house: None })
+        Ok(Self {
+            entry: front.peer.addr,
+            functions: vec![only],
+            proxies: vec![front],
+            house: None,
+        })
     }
 
     /// A running nearpath with both as functions of one chain, each in its sandbox, one instance each; `delivery` is how
@@ -73,14 +83,24 @@ impl Chain {
             house.deploy(&spec).await?;
             house.until_available(name, 1).await?;
         }
-        Ok(Self { entry: house.addr(), functions: Vec::new(), proxies: Vec::new(), house: Some((house, folder)) })
+        Ok(Self {
+            entry: house.addr(),
+            functions: Vec::new(),
+            proxies: Vec::new(),
+            house: Some((house, folder)),
+        })
     }
 
     /// Every process of it.
     pub(crate) fn pids(&self) -> Vec<u32> {
         let proxies = self.proxies.iter().map(|proxy| proxy.peer.pid());
         let house = self.house.iter().map(|(house, _)| house.pid());
-        self.functions.iter().map(Peer::pid).chain(proxies).chain(house).collect()
+        self.functions
+            .iter()
+            .map(Peer::pid)
+            .chain(proxies)
+            .chain(house)
+            .collect()
     }
 }
 
@@ -93,8 +113,16 @@ pub(super) fn program(folder: &Path) -> io::Result<String> {
 }
 
 /// What is deployed: this program as a handler, which calls `next` through memory.
-pub(super) fn function(folder: &str, chain: &str, name: &str, next: Option<&str>, delivery: &str) -> Value {
-    let next_function = next.map(|next| format!(" --next-function {next}")).unwrap_or_default();
+pub(super) fn function(
+    folder: &str,
+    chain: &str,
+    name: &str,
+    next: Option<&str>,
+    delivery: &str,
+) -> Value {
+    let next_function = next
+        .map(|next| format!(" --next-function {next}"))
+        .unwrap_or_default();
     json!({
         "service": name,
         "image": format!("file://{folder}"),

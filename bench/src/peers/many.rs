@@ -30,15 +30,30 @@ impl Many {
         let house = NearpathServer::start(folder.path()).await?;
         let mut entries = Vec::new();
         for chain in 0..chains {
-            let names: Vec<_> = (0..length).map(|place| format!("c{chain}f{place}")).collect();
+            let names: Vec<_> = (0..length)
+                .map(|place| format!("c{chain}f{place}"))
+                .collect();
             for (place, name) in names.iter().enumerate().rev() {
                 let next = names.get(place + 1).map(String::as_str);
-                house.deploy(&chain::function(&program, &format!("c{chain}"), name, next, "ring")).await?;
+                house
+                    .deploy(&chain::function(
+                        &program,
+                        &format!("c{chain}"),
+                        name,
+                        next,
+                        "ring",
+                    ))
+                    .await?;
                 house.until_available(name, 1).await?;
             }
             entries.push((house.addr(), format!("/function/{}", names[0])));
         }
-        Ok(Self { functions: Vec::new(), proxies: Vec::new(), house: Some((house, folder)), entries })
+        Ok(Self {
+            functions: Vec::new(),
+            proxies: Vec::new(),
+            house: Some((house, folder)),
+            entries,
+        })
     }
 
     /// The same functions as plain processes, an nginx of one worker beside each, and one in front.
@@ -60,21 +75,39 @@ impl Many {
             *entry = front.peer.addr;
             proxies.push(front);
         }
-        Ok(Self { functions, proxies, house: None, entries })
+        Ok(Self {
+            functions,
+            proxies,
+            house: None,
+            entries,
+        })
     }
 
     /// Asks every chain once, all the way through, and again until nearpath's have gone through memory.
     pub(crate) async fn warm(&self) -> io::Result<()> {
         for (addr, path) in &self.entries {
             for attempt in 0.. {
-                let request = Request::get(path).header("host", "bench").header("x-nearpath-path", "?");
-                let request = request.body(Full::<Bytes>::default()).map_err(io::Error::other)?;
-                let answer = connection::once(*addr, request).await.and_then(connection::Answer::success);
-                let answer = answer.map_err(|failure| io::Error::other(format!("{path}: {failure}")))?;
+                let request = Request::get(path)
+                    .header("host", "bench")
+                    .header("x-nearpath-path", "?");
+                let request = request
+                    .body(Full::<Bytes>::default())
+                    .map_err(io::Error::other)?;
+                let answer = connection::once(*addr, request)
+                    .await
+                    .and_then(connection::Answer::success);
+                let answer =
+                    answer.map_err(|failure| io::Error::other(format!("{path}: {failure}")))?;
                 match answer.path.as_str() {
                     "" | "shm" => break,
-                    _ if attempt < 1_000 => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
-                    other => return Err(io::Error::other(format!("{path} still goes by {other}, not shm"))),
+                    _ if attempt < 1_000 => {
+                        tokio::time::sleep(std::time::Duration::from_millis(5)).await
+                    }
+                    other => {
+                        return Err(io::Error::other(format!(
+                            "{path} still goes by {other}, not shm"
+                        )));
+                    }
                 }
             }
         }
@@ -85,6 +118,11 @@ impl Many {
     pub(crate) fn pids(&self) -> Vec<u32> {
         let proxies = self.proxies.iter().map(|proxy| proxy.peer.pid());
         let house = self.house.iter().map(|(house, _)| house.pid());
-        self.functions.iter().map(Peer::pid).chain(proxies).chain(house).collect()
+        self.functions
+            .iter()
+            .map(Peer::pid)
+            .chain(proxies)
+            .chain(house)
+            .collect()
     }
 }

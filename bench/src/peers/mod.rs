@@ -16,14 +16,24 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Finds a program beside this one or in `PATH`.
+/// Finds a program beside this one or in `METHOD_PATH`.
 // The functions are built with a faster profile than the comparisons, so the folders differ.
 fn find_program(name: &str) -> io::Result<PathBuf> {
     let own = std::env::current_exe()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = own.parent().map(PathBuf::from).into_iter().chain(std::env::split_paths(&path));
-    let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
-    found.ok_or_else(|| io::Error::other(format!("{name} is in no folder of PATH; `make build build-bench` builds it")))
+    let folders = own
+        .parent()
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(std::env::split_paths(&path));
+    let found = folders
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file());
+    found.ok_or_else(|| {
+        io::Error::other(format!(
+            "{name} is in no folder of PATH; `make build build-bench` builds it"
+        ))
+    })
 }
 
 /// A running server. Dropping it asks it to stop and waits: its children stop with it.
@@ -37,7 +47,10 @@ impl Peer {
     pub(crate) async fn start(mut command: Command, addr: SocketAddr) -> io::Result<Self> {
         let what = command.get_program().to_string_lossy().into_owned();
         let failed = |error: io::Error| {
-            io::Error::new(error.kind(), format!("{what} cannot be started: {error}; is its folder in PATH?"))
+            io::Error::new(
+                error.kind(),
+                format!("{what} cannot be started: {error}; is its folder in PATH?"),
+            )
         };
         let child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
         let mut peer = Self { addr, child };
@@ -46,11 +59,15 @@ impl Peer {
                 return Ok(peer);
             }
             if let Some(status) = peer.child.try_wait()? {
-                return Err(io::Error::other(format!("{what} ended with {status} before it listened on {addr}")));
+                return Err(io::Error::other(format!(
+                    "{what} ended with {status} before it listened on {addr}"
+                )));
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        Err(io::Error::other(format!("{what} does not listen on {addr} after 30 s")))
+        Err(io::Error::other(format!(
+            "{what} does not listen on {addr} after 30 s"
+        )))
     }
 
     pub(crate) fn pid(&self) -> u32 {

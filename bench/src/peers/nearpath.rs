@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Peer, free_addr};
 use crate::load::connection;
 
-/// `nearpath up` from `PATH`, in a folder of its own.
+/// `nearpath up` from `METHOD_PATH`, in a folder of its own.
 pub(crate) struct NearpathServer {
     peer: Peer,
     folder: PathBuf,
@@ -33,7 +33,12 @@ impl NearpathServer {
     pub(crate) async fn start_with(folder: &Path, options: Vec<String>) -> io::Result<Self> {
         let (addr, admin) = (free_addr()?, free_addr()?);
         let peer = Peer::start(command(folder, addr, admin, &options)?, addr).await?;
-        Ok(Self { peer, folder: folder.to_owned(), admin, options })
+        Ok(Self {
+            peer,
+            folder: folder.to_owned(),
+            admin,
+            options,
+        })
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
@@ -49,24 +54,43 @@ impl NearpathServer {
         self.peer.signal(Signal::TERM)?;
         self.peer.ended().await?;
         let addr = self.peer.addr;
-        self.peer = Peer::start(command(&self.folder, addr, self.admin, &self.options)?, addr).await?;
+        self.peer = Peer::start(
+            command(&self.folder, addr, self.admin, &self.options)?,
+            addr,
+        )
+        .await?;
         Ok(())
     }
 
     /// One request to the REST API.
-    pub(crate) async fn ask(&self, method: Method, path: &str, body: &Value) -> io::Result<(StatusCode, Value)> {
-        let request = Request::builder().method(method).uri(path).header("host", self.addr().to_string());
-        let request = request.body(Full::from(Bytes::from(body.to_string()))).map_err(io::Error::other)?;
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: &Value,
+    ) -> io::Result<(StatusCode, Value)> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", self.addr().to_string());
+        let request = request
+            .body(Full::from(Bytes::from(body.to_string())))
+            .map_err(io::Error::other)?;
         let answer = connection::once(self.addr(), request).await;
         let answer = answer.map_err(|failure| io::Error::other(format!("{path}: {failure}")))?;
-        Ok((answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null)))
+        Ok((
+            answer.status,
+            serde_json::from_slice(&answer.body).unwrap_or(Value::Null),
+        ))
     }
 
     async fn order(&self, method: Method, path: &str, body: &Value) -> io::Result<()> {
         let (status, answer) = self.ask(method.clone(), path, body).await?;
         match status.is_success() {
             true => Ok(()),
-            false => Err(io::Error::other(format!("{method} {path} answered {status}: {answer}"))),
+            false => Err(io::Error::other(format!(
+                "{method} {path} answered {status}: {answer}"
+            ))),
         }
     }
 
@@ -76,26 +100,53 @@ impl NearpathServer {
 
     pub(crate) async fn scale(&self, name: &str, replicas: u64) -> io::Result<()> {
         let body = json!({ "serviceName": name, "replicas": replicas });
-        self.order(Method::POST, &format!("/system/scale-function/{name}"), &body).await
+        self.order(
+            Method::POST,
+            &format!("/system/scale-function/{name}"),
+            &body,
+        )
+        .await
     }
 
     /// Removes a function and waits until it is gone.
     pub(crate) async fn remove(&self, name: &str) -> io::Result<()> {
-        self.order(Method::DELETE, "/system/functions", &json!({ "functionName": name })).await?;
-        self.poll(&format!("{name} is gone"), name, |status, _| status == StatusCode::NOT_FOUND).await.map(drop)
+        self.order(
+            Method::DELETE,
+            "/system/functions",
+            &json!({ "functionName": name }),
+        )
+        .await?;
+        self.poll(&format!("{name} is gone"), name, |status, _| {
+            status == StatusCode::NOT_FOUND
+        })
+        .await
+        .map(drop)
     }
 
     pub(crate) async fn describe(&self, name: &str) -> io::Result<(StatusCode, Value)> {
-        self.ask(Method::GET, &format!("/system/function/{name}"), &Value::Null).await
+        self.ask(
+            Method::GET,
+            &format!("/system/function/{name}"),
+            &Value::Null,
+        )
+        .await
     }
 
     /// Waits until so many instances are ready, and returns the description that said so.
     pub(crate) async fn until_available(&self, name: &str, replicas: u64) -> io::Result<Value> {
         let what = format!("{name} has {replicas} ready instances");
-        self.poll(&what, name, |_, answer| answer["availableReplicas"] == replicas).await
+        self.poll(&what, name, |_, answer| {
+            answer["availableReplicas"] == replicas
+        })
+        .await
     }
 
-    async fn poll(&self, what: &str, name: &str, reached: impl Fn(StatusCode, &Value) -> bool) -> io::Result<Value> {
+    async fn poll(
+        &self,
+        what: &str,
+        name: &str,
+        reached: impl Fn(StatusCode, &Value) -> bool,
+    ) -> io::Result<Value> {
         for _ in 0..15_000 {
             let (status, answer) = self.describe(name).await?;
             if reached(status, &answer) {
@@ -108,33 +159,58 @@ impl NearpathServer {
     }
 }
 
-fn command(folder: &Path, addr: SocketAddr, admin: SocketAddr, options: &[String]) -> io::Result<Command> {
-    let log = std::fs::File::options().create(true).append(true).open(folder.join("up.log"))?;
+fn command(
+    folder: &Path,
+    addr: SocketAddr,
+    admin: SocketAddr,
+    options: &[String],
+) -> io::Result<Command> {
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(folder.join("up.log"))?;
     let mut command = Command::new("nearpath");
-    command.arg("up").arg("--data-dir").arg(folder.join("data")).arg("--insecure");
-    command.args(["--listen", &addr.to_string(), "--admin-listen", &admin.to_string()]).args(options);
+    command
+        .arg("up")
+        .arg("--data-dir")
+        .arg(folder.join("data"))
+        .arg("--insecure");
+    command
+        .args([
+            "--listen",
+            &addr.to_string(),
+            "--admin-listen",
+            &admin.to_string(),
+        ])
+        .args(options);
     command.stdout(Stdio::null()).stderr(log);
     Ok(command)
 }
 
 /// A function that is `cat`, once a request: nothing of the tenant's own has to start.
 pub(crate) fn cat(name: &str) -> io::Result<Value> {
-    Ok(json!({ "service": name, "image": echo_folder()?, "envProcess": "cat", "envVars": { "mode": "streaming" } }))
+    Ok(
+        json!({ "service": name, "image": echo_folder()?, "envProcess": "cat", "envVars": { "mode": "streaming" } }),
+    )
 }
 
 /// A function that is a server in Python.
 pub(crate) fn python(name: &str) -> io::Result<Value> {
     let vars = json!({ "mode": "http", "upstream_url": "http://127.0.0.1:5000" });
-    Ok(json!({ "service": name, "image": echo_folder()?, "envProcess": "python3 server.py", "envVars": vars }))
+    Ok(
+        json!({ "service": name, "image": echo_folder()?, "envProcess": "python3 server.py", "envVars": vars }),
+    )
 }
 
 /// `examples/echo`, from the root of the repository.
 fn echo_folder() -> io::Result<String> {
-    let folder = Path::new("examples/echo/handler").canonicalize().map_err(|error| {
-        io::Error::new(
-            error.kind(),
-            format!("examples/echo/handler: {error}: run this from the root of the repository"),
-        )
-    })?;
+    let folder = Path::new("examples/echo/handler")
+        .canonicalize()
+        .map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("examples/echo/handler: {error}: run this from the root of the repository"),
+            )
+        })?;
     Ok(format!("file://{}", folder.display()))
 }

@@ -18,26 +18,56 @@ pub(crate) struct Nginx {
 
 impl Nginx {
     /// Starts it in front of `handler`, where every path below `location` leads.
-    pub(crate) async fn start(handler: SocketAddr, workers: usize, location: &str) -> io::Result<Self> {
+    pub(crate) async fn start(
+        handler: SocketAddr,
+        workers: usize,
+        location: &str,
+    ) -> io::Result<Self> {
         let (program, folder, addr) = (program()?, tempfile::tempdir()?, free_addr()?);
         let path = folder.path().join("nginx.conf");
-        fs::write(&path, config(folder.path(), addr, handler, workers, location))?;
+        fs::write(
+            &path,
+            config(folder.path(), addr, handler, workers, location),
+        )?;
         let mut command = Command::new(program);
-        command.arg("-c").arg(&path).arg("-p").arg(folder.path()).args(["-e", "stderr"]);
-        Ok(Self { peer: Peer::start(command, addr).await?, _folder: folder })
+        command
+            .arg("-c")
+            .arg(&path)
+            .arg("-p")
+            .arg(folder.path())
+            .args(["-e", "stderr"]);
+        Ok(Self {
+            peer: Peer::start(command, addr).await?,
+            _folder: folder,
+        })
     }
 }
 
 /// Debian keeps it where a user's PATH does not lead.
 fn program() -> io::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
-    let found = folders.map(|folder| folder.join("nginx")).find(|file| file.is_file());
-    found.ok_or_else(|| io::Error::other("nginx is missing. Install with: sudo apt-get install -y nginx-light"))
+    let folders =
+        std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    let found = folders
+        .map(|folder| folder.join("nginx"))
+        .find(|file| file.is_file());
+    found.ok_or_else(|| {
+        io::Error::other("nginx is missing. Install with: sudo apt-get install -y nginx-light")
+    })
 }
 
-fn config(folder: &Path, listen: SocketAddr, handler: SocketAddr, workers: usize, location: &str) -> String {
-    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+fn config(
+    folder: &Path,
+    listen: SocketAddr,
+    handler: SocketAddr,
+    workers: usize,
+    location: &str,
+) -> String {
+    let user = if rustix::process::geteuid().is_root() {
+        "user root;"
+    } else {
+        ""
+    };
     let folder = folder.display();
     format!(
         "{user}
@@ -83,9 +113,13 @@ mod tests {
     fn the_configuration_names_all_that_was_asked() {
         let addr = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let text = config(Path::new("/tmp/x"), addr(1), addr(2), 3, "/f");
-        for line in
-            ["worker_processes 3;", "listen 127.0.0.1:1 ", "server 127.0.0.1:2;", "location /f {", "access_log off;"]
-        {
+        for line in [
+            "worker_processes 3;",
+            "listen 127.0.0.1:1 ",
+            "server 127.0.0.1:2;",
+            "location /f {",
+            "access_log off;",
+        ] {
             assert!(text.contains(line), "{line} is missing:\n{text}");
         }
         assert_eq!(text.matches('{').count(), text.matches('}').count());

@@ -16,7 +16,10 @@ pub(crate) async fn function(next: Option<SocketAddr>) -> io::Result<Peer> {
     let addr = free_addr()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["handler", "--listen", &addr.to_string()]);
-    command.args(next.iter().flat_map(|next| ["--next".to_owned(), next.to_string()]));
+    command.args(
+        next.iter()
+            .flat_map(|next| ["--next".to_owned(), next.to_string()]),
+    );
     Peer::start(command, addr).await
 }
 
@@ -24,7 +27,13 @@ pub(crate) async fn function(next: Option<SocketAddr>) -> io::Result<Peer> {
 pub(crate) async fn gateway(handler: SocketAddr, threads: usize) -> io::Result<Peer> {
     let addr = free_addr()?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["gateway", "--listen", &addr.to_string(), "--threads", &threads.to_string()]);
+    command.args([
+        "gateway",
+        "--listen",
+        &addr.to_string(),
+        "--threads",
+        &threads.to_string(),
+    ]);
     command.arg("--fixed").arg(format!("echo={handler}"));
     Peer::start(command, addr).await
 }

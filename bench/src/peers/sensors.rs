@@ -29,19 +29,30 @@ pub(crate) const PARKING: [Edges; 5] = [
 pub(crate) const TOPIC: &str = "sensors/1/motion";
 
 /// Deploys a chain and waits until each of its functions has an instance. `folder` is where the program is put.
-pub(crate) async fn deploy(house: &NearpathServer, folder: &Path, chain: &str, functions: &[Edges]) -> io::Result<()> {
+pub(crate) async fn deploy(
+    house: &NearpathServer,
+    folder: &Path,
+    chain: &str,
+    functions: &[Edges],
+) -> io::Result<()> {
     let image = folder.join(chain);
     std::fs::create_dir(&image)?;
     std::fs::copy(find_program(PROGRAM)?, image.join(PROGRAM))?;
     for (name, calls) in functions {
-        house.deploy(&spec(&image.display().to_string(), chain, name, calls)).await?;
+        house
+            .deploy(&spec(&image.display().to_string(), chain, name, calls))
+            .await?;
         house.until_available(name, 1).await?;
     }
     Ok(())
 }
 
 fn spec(image: &str, chain: &str, name: &str, calls: &[&str]) -> Value {
-    let topic = if name == "sensor" { "sensors/+/motion" } else { "" };
+    let topic = if name == "sensor" {
+        "sensors/+/motion"
+    } else {
+        ""
+    };
     json!({
         "service": name,
         "image": format!("file://{image}"),
@@ -56,9 +67,15 @@ pub(crate) async fn direct(functions: &[Edges]) -> io::Result<Vec<Peer>> {
     let mut peers: Vec<(&str, Peer)> = Vec::new();
     for (name, _) in functions {
         let addr: SocketAddr = free_addr()?;
-        let known: Vec<_> = peers.iter().map(|(name, peer)| format!("{name}={}", peer.addr)).collect();
+        let known: Vec<_> = peers
+            .iter()
+            .map(|(name, peer)| format!("{name}={}", peer.addr))
+            .collect();
         let mut command = Command::new(find_program(PROGRAM)?);
-        command.arg(name).env("upstream_url", format!("http://{addr}")).env("SENSING_DIRECT", known.join(","));
+        command
+            .arg(name)
+            .env("upstream_url", format!("http://{addr}"))
+            .env("SENSING_DIRECT", known.join(","));
         peers.push((name, Peer::start(command, addr).await?));
     }
     Ok(peers.into_iter().map(|(_, peer)| peer).collect())

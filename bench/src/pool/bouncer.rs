@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use nearpath_testkit::lab::Node;
+use nearpath_testkit::lab::LabNode;
 use tempfile::TempDir;
 
 use super::stage::until_it_listens;
@@ -23,7 +23,11 @@ pub(crate) enum Asks {
 
 impl Asks {
     fn word(self) -> &'static str {
-        if self == Self::Scram { "scram-sha-256" } else { "any" }
+        if self == Self::Scram {
+            "scram-sha-256"
+        } else {
+            "any"
+        }
     }
 
     fn port(self) -> u16 {
@@ -40,9 +44,9 @@ pub(crate) struct Bouncer {
 }
 
 impl Bouncer {
-    /// In front of a database, with so many connections at most; in transaction mode. `None`: it is not installed.
+    /// In front of a database, with so many connections at most; in transaction mode. `NoConnection`: it is not installed.
     pub(crate) fn start(
-        node: &Node,
+        node: &LabNode,
         database: &str,
         password: &str,
         most: u32,
@@ -51,24 +55,55 @@ impl Bouncer {
         if !installed() {
             return Ok(None);
         }
-        let folder = tempfile::Builder::new().prefix("nearpath-bouncer.").tempdir()?;
+        let folder = tempfile::Builder::new()
+            .prefix("nearpath-bouncer.")
+            .tempdir()?;
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?; // it refuses to be root
         let file = folder.path().join("pgbouncer.ini");
         let users = folder.path().join("users");
         fs::write(&users, format!("\"retail\" \"{password}\"\n"))?;
         fs::write(&file, settings(database, password, &users, most, asks)?)?;
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "pgbouncer", "-q"]).arg(&file);
-        let child = node.spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))?;
-        let bouncer = Self { child, _folder: folder, address: SocketAddr::from(([127, 0, 0, 1], asks.port())) };
+        command
+            .args([
+                "--reuid=postgres",
+                "--regid=postgres",
+                "--init-groups",
+                "pgbouncer",
+                "-q",
+            ])
+            .arg(&file);
+        let child = node.spawn(
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null()),
+        )?;
+        let bouncer = Self {
+            child,
+            _folder: folder,
+            address: SocketAddr::from(([127, 0, 0, 1], asks.port())),
+        };
         until_it_listens(node, bouncer.address)?;
         Ok(Some(bouncer))
     }
 }
 
-fn settings(database: &str, password: &str, users: &Path, most: u32, asks: Asks) -> Result<String, Error> {
-    let (host, port) = database.rsplit_once(':').ok_or("the database has no port")?;
-    let login = if asks == Asks::Nothing { format!("user=retail password={password}") } else { String::new() };
+fn settings(
+    database: &str,
+    password: &str,
+    users: &Path,
+    most: u32,
+    asks: Asks,
+) -> Result<String, Error> {
+    let (host, port) = database
+        .rsplit_once(':')
+        .ok_or("the database has no port")?;
+    let login = if asks == Asks::Nothing {
+        format!("user=retail password={password}")
+    } else {
+        String::new()
+    };
     let (listen, word) = (asks.port(), asks.word());
     Ok(format!(
         "[databases]\nretail = host={host} port={port} dbname=retail {login}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {listen}\n\
@@ -86,5 +121,10 @@ impl Drop for Bouncer {
 }
 
 fn installed() -> bool {
-    Command::new("pgbouncer").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+    Command::new("pgbouncer")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok()
 }

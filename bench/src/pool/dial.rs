@@ -79,7 +79,9 @@ impl Plan {
     fn address(&self) -> io::Result<SocketAddr> {
         let Some(to) = &self.to else { return own() };
         let mut addresses = to.to_socket_addrs()?;
-        addresses.next().ok_or_else(|| io::Error::other(format!("{to} has no address")))
+        addresses
+            .next()
+            .ok_or_else(|| io::Error::other(format!("{to} has no address")))
     }
 
     fn once(&self, to: SocketAddr) -> io::Result<(Duration, Duration)> {
@@ -89,7 +91,11 @@ impl Plan {
         };
         request.resize(request.len() + self.up as usize, 0);
         let begun = Instant::now();
-        let mut stream = if self.bound { bound(to)? } else { TcpStream::connect(to)? };
+        let mut stream = if self.bound {
+            bound(to)?
+        } else {
+            TcpStream::connect(to)?
+        };
         stream.write_all(&request)?;
         let first = self.hear(&mut stream, begun)?;
         Ok((first, begun.elapsed()))
@@ -98,7 +104,10 @@ impl Plan {
     /// Reads an answer. When its first byte came.
     fn hear(&self, stream: &mut TcpStream, begun: Instant) -> io::Result<Duration> {
         let (mut piece, mut start) = ([0; 65_536], 0);
-        let (mut first, mut left) = (None, (self.speech == Speech::Plain).then_some(self.down as usize));
+        let (mut first, mut left) = (
+            None,
+            (self.speech == Speech::Plain).then_some(self.down as usize),
+        );
         while left != Some(0) {
             let read = match stream.read(&mut piece[start..])? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -122,7 +131,12 @@ impl Plan {
 /// A connection by a socket that was given an address of its own first.
 fn bound(to: SocketAddr) -> io::Result<TcpStream> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
     connect(&socket, &to)?;
     Ok(socket.into())
@@ -145,16 +159,34 @@ mod tests {
     use super::*;
 
     fn plan(to: Option<String>, count: usize) -> Plan {
-        Plan { to, count, speech: Speech::Plain, down: 1, up: 0, bound: false, pause: Duration::ZERO }
+        Plan {
+            to,
+            count,
+            speech: Speech::Plain,
+            down: 1,
+            up: 0,
+            bound: false,
+            pause: Duration::ZERO,
+        }
     }
 
     #[test]
     fn each_connection_is_answered() {
-        let plan = Plan { down: 70_000, up: 9, ..plan(None, 3) };
+        let plan = Plan {
+            down: 70_000,
+            up: 9,
+            ..plan(None, 3)
+        };
         let found = plan.carry_out().unwrap();
         assert_eq!((found.first.len(), found.last.len()), (3, 3));
         assert!(found.failures.is_empty(), "{:?}", found.failures);
-        assert!(found.first.iter().zip(&found.last).all(|(first, last)| first <= last));
+        assert!(
+            found
+                .first
+                .iter()
+                .zip(&found.last)
+                .all(|(first, last)| first <= last)
+        );
     }
 
     #[test]

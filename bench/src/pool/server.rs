@@ -60,21 +60,32 @@ pub(crate) fn request(down: u32, up: u32) -> Vec<u8> {
 /// The same in HTTP, without its body.
 pub(crate) fn web_request(host: &str, down: u32, up: u32) -> Vec<u8> {
     let method = if up == 0 { "GET" } else { "POST" };
-    format!("{method} /{down} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {up}\r\n\r\n").into_bytes()
+    format!("{method} /{down} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {up}\r\n\r\n")
+        .into_bytes()
 }
 
 fn plain(mut stream: TcpStream) -> io::Result<()> {
     let (mut request, mut piece) = ([0; REQUEST], vec![0; PIECE]);
     loop {
         stream.read_exact(&mut request)?;
-        let number = |at: usize| u32::from_le_bytes([request[at], request[at + 1], request[at + 2], request[at + 3]]);
+        let number = |at: usize| {
+            u32::from_le_bytes([
+                request[at],
+                request[at + 1],
+                request[at + 2],
+                request[at + 3],
+            ])
+        };
         take(&mut stream, number(4) as usize, &mut piece)?;
         give(&mut stream, number(0) as usize, &piece)?;
     }
 }
 
 fn web(mut stream: TcpStream) -> io::Result<()> {
-    let (mut reader, mut piece) = (BufReader::with_capacity(PIECE, stream.try_clone()?), vec![0; PIECE]);
+    let (mut reader, mut piece) = (
+        BufReader::with_capacity(PIECE, stream.try_clone()?),
+        vec![0; PIECE],
+    );
     while let Some((down, up)) = head(&mut reader)? {
         take(&mut reader, up, &mut piece)?;
         let mut answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {down}\r\n\r\n").into_bytes();
@@ -86,7 +97,7 @@ fn web(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// A request's head: how much is to go and how much comes. `None` at the connection's end.
+/// A request's head: how much is to go and how much comes. `NoConnection` at the connection's end.
 fn head(reader: &mut impl BufRead) -> io::Result<Option<(usize, usize)>> {
     let (mut line, mut down, mut up) = (String::new(), None, 0);
     loop {
@@ -96,7 +107,12 @@ fn head(reader: &mut impl BufRead) -> io::Result<Option<(usize, usize)>> {
         }
         match (down, line.trim_end()) {
             (Some(down), "") => return Ok(Some((down, up))),
-            (None, first) => down = first.split(' ').nth(1).and_then(|path| path.strip_prefix('/')?.parse().ok()),
+            (None, first) => {
+                down = first
+                    .split(' ')
+                    .nth(1)
+                    .and_then(|path| path.strip_prefix('/')?.parse().ok())
+            }
             (_, field) => up = length(field).unwrap_or(up),
         }
         down = Some(down.ok_or(io::ErrorKind::InvalidData)?);
@@ -105,7 +121,9 @@ fn head(reader: &mut impl BufRead) -> io::Result<Option<(usize, usize)>> {
 
 fn length(field: &str) -> Option<usize> {
     let (name, value) = field.split_once(':')?;
-    name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok()).flatten()
+    name.eq_ignore_ascii_case("content-length")
+        .then(|| value.trim().parse().ok())
+        .flatten()
 }
 
 fn take(stream: &mut impl Read, mut up: usize, piece: &mut [u8]) -> io::Result<()> {

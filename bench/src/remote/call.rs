@@ -34,28 +34,52 @@ pub(super) struct Route {
 impl Call {
     /// A GET whose right answers hold so much.
     pub(crate) fn get(path: &str, holds: &'static str) -> Self {
-        Self { path: path.to_owned(), body: None, holds: holds.as_bytes(), detour: false }
+        Self {
+            path: path.to_owned(),
+            body: None,
+            holds: holds.as_bytes(),
+            detour: false,
+        }
     }
 
     /// A POST of that.
     pub(crate) fn post(path: &str, body: impl Into<Bytes>, holds: &'static str) -> Self {
-        Self { path: path.to_owned(), body: Some(body.into()), holds: holds.as_bytes(), detour: false }
+        Self {
+            path: path.to_owned(),
+            body: Some(body.into()),
+            holds: holds.as_bytes(),
+            detour: false,
+        }
     }
 
     /// The same, but what it causes shall go through the gateway.
     pub(crate) fn through_gateway(self) -> Self {
-        Self { detour: true, ..self }
+        Self {
+            detour: true,
+            ..self
+        }
     }
 
     /// As it is sent; what it causes shall go `way`.
     pub(crate) fn request(&self, way: Way) -> Request<Bytes> {
         let mut request = Request::new(self.body.clone().unwrap_or_default());
-        *request.method_mut() = if self.body.is_some() { Method::POST } else { Method::GET };
+        *request.method_mut() = if self.body.is_some() {
+            Method::POST
+        } else {
+            Method::GET
+        };
         *request.uri_mut() = self.path.parse().unwrap_or_default();
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_static("worker"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(ROUTE, Route { way, detour: self.detour }.value());
+        headers.insert(
+            ROUTE,
+            Route {
+                way,
+                detour: self.detour,
+            }
+            .value(),
+        );
         request
     }
 
@@ -75,18 +99,29 @@ impl Route {
         let text = request.headers().get(ROUTE)?.to_str().ok()?;
         let place = text.strip_suffix(DETOUR).unwrap_or(text);
         let way = *Way::ALL.get(place.parse::<usize>().ok()?)?;
-        Some(Self { way, detour: place.len() < text.len() })
+        Some(Self {
+            way,
+            detour: place.len() < text.len(),
+        })
     }
 
     fn value(self) -> HeaderValue {
-        let text = format!("{}{}", self.way as usize, if self.detour { DETOUR } else { "" });
+        let text = format!(
+            "{}{}",
+            self.way as usize,
+            if self.detour { DETOUR } else { "" }
+        );
         HeaderValue::try_from(text).expect("digits and letters")
     }
 }
 
 /// Why a function refused, as far as one line has room for it.
 fn excerpt(body: &[u8]) -> String {
-    String::from_utf8_lossy(body).trim().chars().take(200).collect()
+    String::from_utf8_lossy(body)
+        .trim()
+        .chars()
+        .take(200)
+        .collect()
 }
 
 #[cfg(test)]
@@ -103,12 +138,20 @@ mod tests {
     fn the_route_is_read_as_written() {
         for way in Way::ALL {
             let call = Call::get("/", "");
-            assert_eq!(Route::of(&call.request(way)), Some(Route { way, detour: false }));
-            assert_eq!(Route::of(&call.through_gateway().request(way)), Some(Route { way, detour: true }));
+            assert_eq!(
+                Route::of(&call.request(way)),
+                Some(Route { way, detour: false })
+            );
+            assert_eq!(
+                Route::of(&call.through_gateway().request(way)),
+                Some(Route { way, detour: true })
+            );
         }
         let mut other = Call::get("/", "").request(Way::Tcp);
         for wrong in ["99", "-1", "x", "-gateway", "1-"] {
-            other.headers_mut().insert(ROUTE, HeaderValue::from_static(wrong));
+            other
+                .headers_mut()
+                .insert(ROUTE, HeaderValue::from_static(wrong));
             assert_eq!(Route::of(&other), None, "{wrong}");
         }
     }
@@ -119,6 +162,9 @@ mod tests {
         assert_eq!(call.check(&answer(200, "{\"done\": 1}")), Ok(()));
         assert_eq!(call.check(&answer(200, "{}")), Err(Failure::Body));
         let refused = Failure::Status(502, "{\"error\": \"done\"}".to_owned());
-        assert_eq!(call.check(&answer(502, "{\"error\": \"done\"}\n")), Err(refused));
+        assert_eq!(
+            call.check(&answer(502, "{\"error\": \"done\"}\n")),
+            Err(refused)
+        );
     }
 }

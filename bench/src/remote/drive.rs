@@ -65,7 +65,10 @@ impl Took {
 /// CPU time of the calling thread.
 pub(crate) fn own() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
 }
 
 /// A new connection for every call.
@@ -78,10 +81,18 @@ pub(crate) async fn fresh(
 ) -> Took {
     let mut took = Took::default();
     let of = (way, callee);
-    first(caller, of, async |to| to.ask(ask).await, &mut Took::default()).await; // what only the first one pays has a case of its own
+    first(
+        caller,
+        of,
+        async |to| to.ask(ask).await,
+        &mut Took::default(),
+    )
+    .await; // what only the first one pays has a case of its own
     let (own_before, worker_before) = (own(), worker());
     let begun = Instant::now();
-    while begun.elapsed() < plan.duration || took.tally.answered() + took.tally.failed() < plan.least {
+    while begun.elapsed() < plan.duration
+        || took.tally.answered() + took.tally.failed() < plan.least
+    {
         first(caller, of, async |to| to.ask(ask).await, &mut took).await;
     }
     (took.caller, took.worker) = (own() - own_before, worker() - worker_before);
@@ -96,8 +107,16 @@ pub(crate) async fn each(
     worker: impl Fn() -> Duration,
 ) -> Took {
     let (mut took, of) = (Took::default(), (way, callee));
-    let Some((before, calls)) = calls.split_first() else { return took };
-    first(caller, of, async |to| made(to, before, way).await, &mut Took::default()).await;
+    let Some((before, calls)) = calls.split_first() else {
+        return took;
+    };
+    first(
+        caller,
+        of,
+        async |to| made(to, before, way).await,
+        &mut Took::default(),
+    )
+    .await;
     let (own_before, worker_before) = (own(), worker());
     for call in calls {
         first(caller, of, async |to| made(to, call, way).await, &mut took).await;
@@ -114,7 +133,9 @@ pub(crate) async fn on_one(
     worker: impl Fn() -> Duration,
 ) -> Took {
     let mut took = Took::default();
-    let Some((before, calls)) = calls.split_first() else { return took };
+    let Some((before, calls)) = calls.split_first() else {
+        return took;
+    };
     let mut connection = match caller.open(way, callee).await {
         Ok(connection) => connection,
         Err(failure) => {
@@ -126,7 +147,11 @@ pub(crate) async fn on_one(
     let (own_before, worker_before) = (own(), worker());
     for call in calls {
         let begun = Instant::now();
-        took.add(made(&mut connection, call, way).await.map(|()| begun.elapsed()));
+        took.add(
+            made(&mut connection, call, way)
+                .await
+                .map(|()| begun.elapsed()),
+        );
     }
     (took.caller, took.worker) = (own() - own_before, worker() - worker_before);
     took
@@ -195,7 +220,11 @@ pub(crate) async fn kept(
     took
 }
 
-async fn open(caller: &Caller, of: (Way, &Callee), at_a_time: usize) -> Result<Vec<Connection>, Failure> {
+async fn open(
+    caller: &Caller,
+    of: (Way, &Callee),
+    at_a_time: usize,
+) -> Result<Vec<Connection>, Failure> {
     let mut connections = vec![caller.open(of.0, of.1).await?];
     while connections.len() < at_a_time {
         let another = connections[0].another();

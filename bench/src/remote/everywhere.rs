@@ -8,10 +8,10 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use nearpath_testkit::lab::Node;
-use nearpath_wire::early::Provision;
-use nearpath_wire::mutual::Entrance;
-use nearpath_wire::quic::{Call, Worker};
+use nearpath_testkit::lab::LabNode;
+use nearpath_wire::mtls::MtlsAcceptor;
+use nearpath_wire::quic::{QuicWorker, ServedCall};
+use nearpath_wire::zero_rtt::Provision;
 use tokio::task::LocalSet;
 
 use super::caller::Callee;
@@ -30,50 +30,75 @@ pub(super) type Ready = Box<dyn FnOnce()>;
 pub(crate) fn callee(addr: IpAddr, provision: &Provision) -> Callee {
     let at = |port| SocketAddr::new(addr, port);
     let name = provision.credentials.name.clone();
-    Callee { worker: at(WORKER), server: at(SERVER), name }
+    Callee {
+        worker: at(WORKER),
+        server: at(SERVER),
+        name,
+    }
 }
 
 /// Answers for ever: `http` what comes over TCP, with TLS or without, `quic` the rest. Must run inside a `LocalSet`.
-pub(super) async fn serve<H, F, Q, G>(provision: Provision, http: H, quic: Q, ready: Ready) -> Result<(), Error>
+pub(super) async fn serve<H, F, Q, G>(
+    provision: Provision,
+    http: H,
+    quic: Q,
+    ready: Ready,
+) -> Result<(), Error>
 where
     H: Fn(Request<Incoming>) -> F + Clone + 'static,
     F: Future<Output = Response<Full<Bytes>>> + 'static,
-    Q: Fn(Call) -> G + 'static,
+    Q: Fn(ServedCall) -> G + 'static,
     G: Future<Output = Response<Full<Bytes>>> + 'static,
 {
     let all = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    let (entrance, nameless) = (Rc::new(Entrance::new(true)), Door::Nameless(tls::callee(&provision)?.into()));
-    entrance.provision(&provision)?;
-    let worker = port::serve(port::listen(all(WORKER))?, Door::Worker(entrance), http.clone());
+    let (entrance, nameless) = (
+        Rc::new(MtlsAcceptor::new(true)),
+        Door::Nameless(tls::callee(&provision)?.into()),
+    );
+    entrance.apply_provision(&provision)?;
+    let worker = port::serve(
+        port::listen(all(WORKER))?,
+        Door::Worker(entrance),
+        http.clone(),
+    );
     let server = port::serve(port::listen(all(SERVER))?, nameless, http);
     let socket = UdpSocket::bind(all(WORKER))?;
     socket.set_nonblocking(true)?;
-    let _quic = Worker::start(socket, provision, quic)?;
+    let _quic = QuicWorker::start(socket, provision, quic)?;
     ready();
     tokio::join!(worker, server);
     Ok(())
 }
 
 /// Does `work` on a thread of its own in a node, which goes on as long as the process. Returns the thread's number, when all is ready.
-pub(super) fn on_a_thread<W>(node: &Node, name: &str, work: W) -> Result<u32, Error>
+pub(super) fn on_a_thread<W>(node: &LabNode, name: &str, work: W) -> Result<u32, Error>
 where
     W: AsyncFnOnce(Ready) -> Result<(), Error> + Send + 'static,
 {
     let (tell, told) = mpsc::channel();
     let thread = std::thread::Builder::new().name(name.to_owned());
     node.enter(move || thread.spawn(move || run(work, &tell)))?;
-    told.recv().map_err(|_| format!("{name} ended before it was ready"))?.map_err(Error::from)
+    told.recv()
+        .map_err(|_| format!("{name} ended before it was ready"))?
+        .map_err(Error::from)
 }
 
 fn run<W>(work: W, tell: &mpsc::Sender<Result<u32, String>>)
 where
     W: AsyncFnOnce(Ready) -> Result<(), Error>,
 {
-    let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+    let id = rustix::thread::gettid()
+        .as_raw_nonzero()
+        .get()
+        .unsigned_abs();
     let ready = tell.clone();
-    let done = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::from);
-    let done =
-        done.and_then(|runtime| LocalSet::new().block_on(&runtime, work(Box::new(move || drop(ready.send(Ok(id)))))));
+    let done = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::from);
+    let done = done.and_then(|runtime| {
+        LocalSet::new().block_on(&runtime, work(Box::new(move || drop(ready.send(Ok(id))))))
+    });
     if let Err(error) = done {
         let _ = tell.send(Err(error.to_string()));
     }

@@ -16,7 +16,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
-use nearpath_wire::early::Provision;
+use nearpath_wire::zero_rtt::Provision;
 
 use super::port::{self, Door};
 use super::{Error, tls};
@@ -45,8 +45,11 @@ struct Upstream {
 pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     let mut frame = Vec::new();
     std::io::stdin().read_to_end(&mut frame)?;
-    let provision = Provision::read(frame.get(4..).unwrap_or_default())?;
-    let upstream = Rc::new(Upstream { addr: args.upstream, idle: RefCell::default() });
+    let provision = Provision::decode(frame.get(4..).unwrap_or_default())?;
+    let upstream = Rc::new(Upstream {
+        addr: args.upstream,
+        idle: RefCell::default(),
+    });
     let handler = move |request| pass(Rc::clone(&upstream), request);
     let door = Door::Nameless(tls::callee(&provision)?.into());
     let serving = port::serve(port::listen(args.listen)?, door, handler);
@@ -55,7 +58,10 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::FAILURE)
 }
 
-async fn pass(upstream: Rc<Upstream>, request: Request<Incoming>) -> Response<BoxBody<Bytes, hyper::Error>> {
+async fn pass(
+    upstream: Rc<Upstream>,
+    request: Request<Incoming>,
+) -> Response<BoxBody<Bytes, hyper::Error>> {
     match upstream.ask(request).await {
         Ok(answer) => answer.map(BodyExt::boxed),
         Err(_) => {
@@ -71,7 +77,7 @@ impl Upstream {
         let idle = self.ready();
         let mut sender = match idle {
             Some(sender) => sender,
-            None => nearpath_wire::client::http1(self.addr, Duration::from_secs(5)).await?,
+            None => nearpath_wire::client::connect_http1(self.addr, Duration::from_secs(5)).await?,
         };
         let answer = sender.send_request(request).await?;
         self.idle.borrow_mut().push(sender);

@@ -26,14 +26,22 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     let listener = port::listen(args.listen)?;
     println!("ready");
     let content = Bytes::from(vec![b'x'; LARGEST]);
-    let serving = port::serve(listener, port::Door::Plain, move |request| answer(request, content.clone()));
+    let serving = port::serve(listener, port::Door::Plain, move |request| {
+        answer(request, content.clone())
+    });
     tokio::task::LocalSet::new().run_until(serving).await;
     Ok(ExitCode::FAILURE)
 }
 
 async fn answer(request: Request<Incoming>, content: Bytes) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
-    let asked = head.uri.path().trim_start_matches('/').parse().unwrap_or(0).min(content.len());
+    let asked = head
+        .uri
+        .path()
+        .trim_start_matches('/')
+        .parse()
+        .unwrap_or(0)
+        .min(content.len());
     match body.collect().await {
         Ok(body) if head.method == Method::POST => Response::new(Full::new(body.to_bytes())),
         Ok(_) => Response::new(Full::new(content.slice(..asked))),

@@ -92,6 +92,11 @@ mod tests {
     fn every_way_has_a_name_and_a_place_of_its_own() {
         let names: std::collections::BTreeSet<_> = Way::ALL.iter().map(|way| way.name()).collect();
         assert_eq!(names.len(), Way::ALL.len());
-        assert!(Way::ALL.iter().enumerate().all(|(place, way)| *way as usize == place));
+        assert!(
+            Way::ALL
+                .iter()
+                .enumerate()
+                .all(|(place, way)| *way as usize == place)
+        );
     }
 }

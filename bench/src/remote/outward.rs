@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use nearpath_testkit::lab::Node;
-use nearpath_wire::early::Provision;
-use nearpath_wire::quic::Call;
+use nearpath_testkit::lab::LabNode;
+use nearpath_wire::quic::ServedCall;
+use nearpath_wire::zero_rtt::Provision;
 use tokio::task::{JoinHandle, spawn_local};
 
 use super::call::Route;
@@ -39,7 +39,7 @@ pub(crate) enum Manner {
 
 /// What the way out of a machine needs.
 pub(crate) struct Plan {
-    pub(crate) node: Node,
+    pub(crate) node: LabNode,
     /// As whom it calls.
     pub(crate) identity: Identity,
     /// By name.
@@ -74,7 +74,10 @@ pub(crate) fn start(plan: Plan, port: u16) -> Result<u32, Error> {
         let listener = port::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
         let outward = Outward::new(plan)?;
         ready();
-        port::serve(listener, Door::Plain, move |request| answer(Rc::clone(&outward), request)).await;
+        port::serve(listener, Door::Plain, move |request| {
+            answer(Rc::clone(&outward), request)
+        })
+        .await;
         Ok(())
     })
 }
@@ -85,7 +88,7 @@ pub(crate) fn start_gateway(plan: Plan, provision: Provision) -> Result<u32, Err
         let outward = Outward::new(plan)?;
         let again = Rc::clone(&outward);
         let http = move |request| answer(Rc::clone(&outward), request);
-        let quic = move |call: Call| answer(Rc::clone(&again), call.request);
+        let quic = move |call: ServedCall| answer(Rc::clone(&again), call.request);
         everywhere::serve(provision, http, quic, ready).await
     })
 }
@@ -96,7 +99,11 @@ where
 {
     let (head, body) = request.into_parts();
     let passed = match body.collect().await {
-        Ok(body) => outward.pass(Request::from_parts(head, body.to_bytes())).await,
+        Ok(body) => {
+            outward
+                .pass(Request::from_parts(head, body.to_bytes()))
+                .await
+        }
         Err(_) => Err(Failure::Broken),
     };
     passed.map_or_else(|failure| refusal(&failure), |answer| answer.map(Full::new))
@@ -113,19 +120,42 @@ fn callee(target: &str) -> Option<(String, String)> {
     let rest = target.strip_prefix("/function/")?;
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (name, path) = rest.split_at(end);
-    Some((name.to_owned(), if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }))
+    Some((
+        name.to_owned(),
+        if path.starts_with('/') {
+            path.to_owned()
+        } else {
+            format!("/{path}")
+        },
+    ))
 }
 
 impl Outward {
     fn new(plan: Plan) -> Result<Rc<Self>, Error> {
-        let Plan { identity, callees, manner, gateway, .. } = plan;
+        let Plan {
+            identity,
+            callees,
+            manner,
+            gateway,
+            ..
+        } = plan;
         let caller = Rc::new(Caller::new(identity)?);
         let (waiting, untrue) = (RefCell::default(), Cell::new(false));
-        Ok(Rc::new(Self { caller, callees, manner, gateway, waiting, untrue }))
+        Ok(Rc::new(Self {
+            caller,
+            callees,
+            manner,
+            gateway,
+            waiting,
+            untrue,
+        }))
     }
 
     /// The call after an untrue one fails, so that somebody notices.
-    async fn pass(self: &Rc<Self>, mut request: Request<Bytes>) -> Result<Response<Bytes>, Failure> {
+    async fn pass(
+        self: &Rc<Self>,
+        mut request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, Failure> {
         if self.untrue.take() {
             return Err(Failure::Broken);
         }
@@ -149,10 +179,21 @@ impl Outward {
         Some((route, name, callee))
     }
 
-    async fn connection(&self, way: Way, name: &str, callee: &Callee) -> Result<Connection, Failure> {
-        let waiting = self.waiting.borrow_mut().remove(name).filter(|waiting| waiting.since.elapsed() < FRESH);
+    async fn connection(
+        &self,
+        way: Way,
+        name: &str,
+        callee: &Callee,
+    ) -> Result<Connection, Failure> {
+        let waiting = self
+            .waiting
+            .borrow_mut()
+            .remove(name)
+            .filter(|waiting| waiting.since.elapsed() < FRESH);
         match waiting {
-            Some(waiting) if self.is_ahead(way) => waiting.opening.await.unwrap_or(Err(Failure::Connect)),
+            Some(waiting) if self.is_ahead(way) => {
+                waiting.opening.await.unwrap_or(Err(Failure::Connect))
+            }
             _ => self.caller.open(way, callee).await,
         }
     }
@@ -173,7 +214,13 @@ impl Outward {
             }
             (Manner::New, _) => return self.end(connection),
         };
-        self.waiting.borrow_mut().insert(name.to_owned(), Waiting { since: Instant::now(), opening });
+        self.waiting.borrow_mut().insert(
+            name.to_owned(),
+            Waiting {
+                since: Instant::now(),
+                opening,
+            },
+        );
     }
 
     fn end(self: &Rc<Self>, connection: Connection) {
@@ -194,8 +241,14 @@ mod tests {
     #[test]
     fn names_and_paths() {
         let read = |target| callee(target).map(|(name, path)| format!("{name} {path}"));
-        assert_eq!(read("/function/photo-assign/").as_deref(), Some("photo-assign /"));
-        assert_eq!(read("/function/photo-success/?a=b/c").as_deref(), Some("photo-success /?a=b/c"));
+        assert_eq!(
+            read("/function/photo-assign/").as_deref(),
+            Some("photo-assign /")
+        );
+        assert_eq!(
+            read("/function/photo-success/?a=b/c").as_deref(),
+            Some("photo-success /?a=b/c")
+        );
         assert_eq!(read("/function/echo?x=1").as_deref(), Some("echo /?x=1"));
         assert_eq!(read("/function/echo").as_deref(), Some("echo /"));
         assert_eq!(read("/echo"), None);

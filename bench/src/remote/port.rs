@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use nearpath_wire::mutual::{Begun, Entrance, Opening};
+use nearpath_wire::mtls::{DetectedProtocol, MtlsAcceptor, PeekedStream};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -27,14 +27,16 @@ pub(super) enum Door {
     /// Plain HTTP.
     Plain,
     /// That, and TLS with certificates on both sides.
-    Worker(Rc<Entrance>),
+    Worker(Rc<MtlsAcceptor>),
     /// TLS where callers show none.
     Nameless(TlsAcceptor),
 }
 
 /// Opens a port.
 pub(super) fn listen(addr: SocketAddr) -> Result<TcpListener, Error> {
-    let socket = nearpath_wire::bind::bind(addr, 1)?.pop().ok_or("no socket")?;
+    let socket = nearpath_wire::sockets::bind_tcp(addr, 1)?
+        .pop()
+        .ok_or("no socket")?;
     Ok(TcpListener::from_std(socket)?)
 }
 
@@ -62,16 +64,22 @@ where
     match door {
         Door::Plain => one(stream, handler).await,
         Door::Nameless(tls) => {
-            let Ok(stream) = tls.accept(stream).await else { return };
+            let Ok(stream) = tls.accept(stream).await else {
+                return;
+            };
             one(stream, handler).await;
         }
         Door::Worker(entrance) => {
-            let Ok(begun) = Begun::look(stream).await else { return };
-            if begun.opening() == Opening::Plain {
+            let Ok(begun) = PeekedStream::peek(stream).await else {
+                return;
+            };
+            if begun.detected_protocol() == DetectedProtocol::Plain {
                 return one(begun, handler).await;
             }
-            let Ok((stream, guest)) = entrance.accept(begun, from, HANDSHAKE).await else { return };
-            if guest.admit(SystemTime::now()).is_ok() {
+            let Ok((stream, guest)) = entrance.accept_peer(begun, from, HANDSHAKE).await else {
+                return;
+            };
+            if guest.admit_peer(SystemTime::now()).is_ok() {
                 one(stream, handler).await;
             }
         }
@@ -89,5 +97,7 @@ where
         let answer = handler(request);
         async { Ok::<_, Infallible>(answer.await) }
     });
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await; // a caller that breaks off is no news
+    let _ = http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await; // a caller that breaks off is no news
 }

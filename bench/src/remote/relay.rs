@@ -6,9 +6,9 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use nearpath_testkit::lab::Node;
-use nearpath_wire::early::Provision;
-use nearpath_wire::quic::Call;
+use nearpath_testkit::lab::LabNode;
+use nearpath_wire::quic::ServedCall;
+use nearpath_wire::zero_rtt::Provision;
 
 use super::caller::{Ask, Callee, Caller};
 use super::site::Identity;
@@ -19,7 +19,7 @@ const ANSWER: usize = 100;
 
 /// A function of the chain.
 pub(crate) struct Hop {
-    pub(crate) node: Node,
+    pub(crate) node: LabNode,
     pub(crate) provision: Provision,
     /// As whom it calls the next one, and that one.
     pub(crate) next: Option<(Identity, Callee)>,
@@ -27,17 +27,25 @@ pub(crate) struct Hop {
 
 /// What makes a chain of so many functions answer.
 pub(crate) fn ask(way: Way, length: usize) -> Ask {
-    Ask { path: format!("/{}/{length}", way as usize), body: Bytes::new(), answer: ANSWER }
+    Ask {
+        path: format!("/{}/{length}", way as usize),
+        body: Bytes::new(),
+        answer: ANSWER,
+    }
 }
 
 /// Starts a hop on a thread of its own, which goes on as long as the process. Returns the thread's number.
 pub(crate) fn start(hop: Hop) -> Result<u32, Error> {
     everywhere::on_a_thread(&hop.node.clone(), "relay", async move |ready| {
-        let next = hop.next.map(|(identity, callee)| Caller::new(identity).map(|caller| Rc::new((caller, callee))));
+        let next = hop.next.map(|(identity, callee)| {
+            Caller::new(identity).map(|caller| Rc::new((caller, callee)))
+        });
         let next = next.transpose()?;
         let again = next.clone();
-        let http = move |request: Request<Incoming>| answer(request.uri().path().to_owned(), next.clone());
-        let quic = move |call: Call| answer(call.request.uri().path().to_owned(), again.clone());
+        let http =
+            move |request: Request<Incoming>| answer(request.uri().path().to_owned(), next.clone());
+        let quic =
+            move |call: ServedCall| answer(call.request.uri().path().to_owned(), again.clone());
         everywhere::serve(hop.provision, http, quic, ready).await
     })
 }
@@ -65,7 +73,9 @@ fn read(path: &str) -> Option<(Way, usize)> {
 
 async fn on(way: Way, left: usize, next: &(Caller, Callee)) -> bool {
     let (caller, callee) = next;
-    let Ok(mut connection) = caller.open(way, callee).await else { return false };
+    let Ok(mut connection) = caller.open(way, callee).await else {
+        return false;
+    };
     let done = connection.ask(&ask(way, left)).await.is_ok();
     tokio::task::spawn_local(async move { drop(connection.end().await) }); // the answer does not wait for it
     done
@@ -80,6 +90,9 @@ mod tests {
         for way in Way::ALL {
             assert_eq!(read(&ask(way, 6).path), Some((way, 6)));
         }
-        assert_eq!([read("/1/0"), read("/99/1"), read("/"), read("")], [None; 4]);
+        assert_eq!(
+            [read("/1/0"), read("/99/1"), read("/"), read("")],
+            [None; 4]
+        );
     }
 }

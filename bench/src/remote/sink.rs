@@ -7,8 +7,8 @@ use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use bytes::Bytes;
 use http::Response;
 use http_body_util::{BodyExt, Full};
-use nearpath_wire::early::Provision;
-use nearpath_wire::quic::{Call, Worker};
+use nearpath_wire::quic::{QuicWorker, ServedCall};
+use nearpath_wire::zero_rtt::Provision;
 use tokio::task::LocalSet;
 
 use super::Error;
@@ -28,23 +28,26 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     input.read_exact(&mut length)?;
     let mut frame = vec![0; u32::from_le_bytes(length) as usize];
     input.read_exact(&mut frame)?;
-    let provision = Provision::read(&frame)?;
+    let provision = Provision::decode(&frame)?;
     let serving = async {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.set_nonblocking(true)?;
-        let worker = Worker::start(socket, provision, echo)?;
-        worker.connections(args.connections);
-        println!("{}", worker.addr()?);
-        let ended = tokio::task::spawn_blocking(move || std::io::copy(&mut input, &mut std::io::sink()));
+        let worker = QuicWorker::start(socket, provision, echo)?;
+        worker.set_max_connections(args.connections);
+        println!("{}", worker.local_addr()?);
+        let ended =
+            tokio::task::spawn_blocking(move || std::io::copy(&mut input, &mut std::io::sink()));
         ended.await??;
         Ok::<_, Error>(ExitCode::SUCCESS)
     };
     LocalSet::new().run_until(serving).await
 }
 
-async fn echo(call: Call) -> Response<Full<Bytes>> {
+async fn echo(call: ServedCall) -> Response<Full<Bytes>> {
     let body = call.request.into_body().collect().await;
-    Response::new(Full::new(body.map(|body| body.to_bytes()).unwrap_or_default()))
+    Response::new(Full::new(
+        body.map(|body| body.to_bytes()).unwrap_or_default(),
+    ))
 }
 
 /// Such a process; it ends when this is dropped.
@@ -59,13 +62,20 @@ impl Sink {
     pub(crate) fn start(provision: &Provision, connections: usize) -> Result<Self, Error> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["quic-sink", "--connections", &connections.to_string()]);
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
         let mut input = process.stdin.take().ok_or("no pipe")?;
-        input.write_all(&provision.write())?;
+        input.write_all(&provision.encode())?;
         let mut line = String::new();
         BufReader::new(process.stdout.take().ok_or("no pipe")?).read_line(&mut line)?;
         let addr = line.trim_end().parse()?;
-        Ok(Self { process, _input: input, addr })
+        Ok(Self {
+            process,
+            _input: input,
+            addr,
+        })
     }
 
     pub(crate) fn pid(&self) -> u32 {

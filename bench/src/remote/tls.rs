@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use nearpath_wire::early::Provision;
 use nearpath_wire::identity::Credentials;
+use nearpath_wire::zero_rtt::Provision;
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -24,13 +24,20 @@ impl Callers {
     pub(super) fn new(authority: &CertificateDer<'static>) -> Result<Self, Error> {
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone())?;
-        let config = |version: &'static SupportedProtocolVersion| -> Result<Arc<ClientConfig>, Error> {
-            let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[version])?;
-            let mut config = builder.with_root_certificates(roots.clone()).with_no_client_auth();
-            config.resumption = Resumption::disabled();
-            Ok(Arc::new(config))
-        };
-        Ok(Self { tls12: config(&TLS12)?, tls13: config(&TLS13)? })
+        let config =
+            |version: &'static SupportedProtocolVersion| -> Result<Arc<ClientConfig>, Error> {
+                let builder = ClientConfig::builder_with_provider(provider())
+                    .with_protocol_versions(&[version])?;
+                let mut config = builder
+                    .with_root_certificates(roots.clone())
+                    .with_no_client_auth();
+                config.resumption = Resumption::disabled();
+                Ok(Arc::new(config))
+            };
+        Ok(Self {
+            tls12: config(&TLS12)?,
+            tls13: config(&TLS13)?,
+        })
     }
 
     /// Nothing for any other way.
@@ -45,17 +52,22 @@ impl Callers {
 
 /// The callee's configuration.
 pub(super) fn callee(provision: &Provision) -> Result<Arc<ServerConfig>, Error> {
-    let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS12, &TLS13])?;
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS12, &TLS13])?;
     let credentials = &provision.credentials;
-    let config = builder.with_no_client_auth().with_single_cert(credentials.chain.clone(), key(credentials))?;
+    let config = builder
+        .with_no_client_auth()
+        .with_single_cert(credentials.chain.clone(), key(credentials))?;
     Ok(Arc::new(config))
 }
 
 /// AES-128 first, as QUIC has it here.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
-    provider.cipher_suites =
-        vec![ring::cipher_suite::TLS13_AES_128_GCM_SHA256, ring::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256];
+    provider.cipher_suites = vec![
+        ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
+        ring::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    ];
     Arc::new(provider)
 }
 

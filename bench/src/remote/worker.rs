@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-use nearpath_testkit::lab::Node;
-use nearpath_wire::early::Provision;
+use nearpath_testkit::lab::LabNode;
+use nearpath_wire::zero_rtt::Provision;
 
 use super::Error;
 use super::caller::Callee;
@@ -29,7 +29,7 @@ impl Drop for Process {
 
 /// One machine, on which workers can be started.
 pub(crate) struct Machine {
-    node: Node,
+    node: LabNode,
     addr: IpAddr,
     next: Cell<u16>,
     /// What is behind workers that have no code of their own.
@@ -53,61 +53,119 @@ pub(crate) struct Worker {
 
 impl Machine {
     /// `addr` is where callers find it.
-    pub(crate) fn new(node: &Node, addr: IpAddr) -> Result<Self, Error> {
+    pub(crate) fn new(node: &LabNode, addr: IpAddr) -> Result<Self, Error> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["quic-handler", "--listen", &local(HANDLER)]).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .args(["quic-handler", "--listen", &local(HANDLER)])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         let handler = Some(started(node, &mut command)?);
-        Ok(Self { _handler: handler, ..Self::without_handler(node, addr) })
+        Ok(Self {
+            _handler: handler,
+            ..Self::without_handler(node, addr)
+        })
     }
 
     /// One whose workers have code of their own each.
-    pub(crate) fn without_handler(node: &Node, addr: IpAddr) -> Self {
-        Self { node: node.clone(), addr, next: Cell::new(FIRST), _handler: None }
+    pub(crate) fn without_handler(node: &LabNode, addr: IpAddr) -> Self {
+        Self {
+            node: node.clone(),
+            addr,
+            next: Cell::new(FIRST),
+            _handler: None,
+        }
     }
 
     /// So many ports in a row, the first of which this is.
     pub(crate) fn ports(&self, count: u16) -> u16 {
         let first = self.next.get();
-        self.next.set(if first > 60_000 { FIRST } else { first + count }); // those of the first have ended long since
+        self.next
+            .set(if first > 60_000 { FIRST } else { first + count }); // those of the first have ended long since
         first
     }
 
     /// Starts a worker: its watchdog, its TLS front, or both; it has served nobody when this returns.
-    pub(crate) fn start(&self, provision: &Provision, dog: bool, front: bool) -> Result<Worker, Error> {
-        let code = Code { port: HANDLER, fprocess: "sleep 100000".to_owned(), variables: Vec::new() };
+    pub(crate) fn start(
+        &self,
+        provision: &Provision,
+        dog: bool,
+        front: bool,
+    ) -> Result<Worker, Error> {
+        let code = Code {
+            port: HANDLER,
+            fprocess: "sleep 100000".to_owned(),
+            variables: Vec::new(),
+        };
         self.run(provision, &code, dog, front)
     }
 
     /// The same with code of the worker's own, which its watchdog starts.
-    pub(crate) fn function(&self, provision: &Provision, code: &Code, front: bool) -> Result<Worker, Error> {
+    pub(crate) fn function(
+        &self,
+        provision: &Provision,
+        code: &Code,
+        front: bool,
+    ) -> Result<Worker, Error> {
         self.run(provision, code, true, front)
     }
 
-    fn run(&self, provision: &Provision, code: &Code, dog: bool, front: bool) -> Result<Worker, Error> {
+    fn run(
+        &self,
+        provision: &Provision,
+        code: &Code,
+        dog: bool,
+        front: bool,
+    ) -> Result<Worker, Error> {
         let first = self.ports(2);
         let at = |offset| SocketAddr::new(self.addr, first + offset);
         let name = provision.credentials.name.clone();
-        let callee = Callee { worker: at(0), server: at(1), name };
-        let dog = dog.then(|| self.watchdog(provision, first, code)).transpose()?;
-        let front = front.then(|| self.front(provision, &callee, code)).transpose()?;
+        let callee = Callee {
+            worker: at(0),
+            server: at(1),
+            name,
+        };
+        let dog = dog
+            .then(|| self.watchdog(provision, first, code))
+            .transpose()?;
+        let front = front
+            .then(|| self.front(provision, &callee, code))
+            .transpose()?;
         Ok(Worker { callee, dog, front })
     }
 
     /// The node's part is to say who it is; then it waits until both ways in are open.
-    fn watchdog(&self, provision: &Provision, port: u16, code: &Code) -> Result<(Process, UnixStream), Error> {
+    fn watchdog(
+        &self,
+        provision: &Provision,
+        port: u16,
+        code: &Code,
+    ) -> Result<(Process, UnixStream), Error> {
         let (reader, mut writer) = UnixStream::pair()?;
         let mut command = Command::new("sh");
         command
-            .args(["-c", "exec 4<&0 3>&1 </dev/null >/dev/null; exec nearpath-watchdog"])
+            .args([
+                "-c",
+                "exec 4<&0 3>&1 </dev/null >/dev/null; exec nearpath-watchdog",
+            ])
             .stdin(OwnedFd::from(reader));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.envs([("NEARPATH_IDENTITY_FD", "4"), ("NEARPATH_NOTES_FD", "3"), ("mode", "http")]);
-        command.envs([("fprocess", code.fprocess.as_str()), ("metrics_port", "0"), ("suppress_lock", "true")]);
-        command.env("upstream_url", format!("http://{}", local(code.port))).env("port", port.to_string());
+        command.envs([
+            ("NEARPATH_IDENTITY_FD", "4"),
+            ("NEARPATH_NOTES_FD", "3"),
+            ("mode", "http"),
+        ]);
+        command.envs([
+            ("fprocess", code.fprocess.as_str()),
+            ("metrics_port", "0"),
+            ("suppress_lock", "true"),
+        ]);
+        command
+            .env("upstream_url", format!("http://{}", local(code.port)))
+            .env("port", port.to_string());
         command.envs(code.variables.iter().map(|(name, value)| (name, value)));
         let mut process = Process(self.node.spawn(&mut command)?);
         drop(command); // it holds the socket's other end, which would hide that the watchdog has died
-        writer.write_all(&provision.write())?;
+        writer.write_all(&provision.encode())?;
         let (notes, log) = (process.0.stdout.take(), process.0.stderr.take());
         until(notes, |line| line == "ready")?;
         until(log, |line| line.contains("QUIC on"))?;
@@ -117,9 +175,18 @@ impl Machine {
     fn front(&self, provision: &Provision, callee: &Callee, code: &Code) -> Result<Process, Error> {
         let (reader, mut writer) = std::io::pipe()?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["quic-front", "--upstream", &local(code.port)]).stdin(reader).stdout(Stdio::piped());
+        command
+            .args(["quic-front", "--upstream", &local(code.port)])
+            .stdin(reader)
+            .stdout(Stdio::piped());
         command.args(["--listen", &any(callee.server.port())]);
-        writer.write_all(&Provision { entries: Vec::new(), ..provision.clone() }.write())?;
+        writer.write_all(
+            &Provision {
+                sessions: Vec::new(),
+                ..provision.clone()
+            }
+            .encode(),
+        )?;
         drop(writer);
         started(&self.node, &mut command)
     }
@@ -144,7 +211,7 @@ fn any(port: u16) -> String {
 }
 
 /// Starts a program that says `ready`, in a line of its own, when it is.
-pub(crate) fn started(node: &Node, command: &mut Command) -> Result<Process, Error> {
+pub(crate) fn started(node: &LabNode, command: &mut Command) -> Result<Process, Error> {
     let mut process = Process(node.spawn(command)?);
     let out = process.0.stdout.take();
     until(out, |line| line == "ready")?;
@@ -152,13 +219,19 @@ pub(crate) fn started(node: &Node, command: &mut Command) -> Result<Process, Err
 }
 
 /// Reads lines until one is `wanted`. The rest goes on being read, so that nobody waits for it.
-fn until(from: Option<impl Read + Send + 'static>, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
+fn until(
+    from: Option<impl Read + Send + 'static>,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<(), Error> {
     let mut reader = BufReader::new(from.ok_or("no pipe")?);
     let mut heard = String::new();
     loop {
         let from = heard.len();
         if reader.read_line(&mut heard)? == 0 {
-            return Err(format!("it ended before it was ready; is nearpath-watchdog in PATH? {heard}").into());
+            return Err(format!(
+                "it ended before it was ready; is nearpath-watchdog in PATH? {heard}"
+            )
+            .into());
         }
         if wanted(heard[from..].trim_end()) {
             break;

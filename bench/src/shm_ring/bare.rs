@@ -36,7 +36,10 @@ fn bare_ring(region: &Arc<Region>) -> io::Result<Ring> {
             region.atomic_cell(ring::HEAD_OFFSET as u64)?,
             region.atomic_cell(ring::WAKEUP_REQUEST_OFFSET as u64)?,
         ];
-        Some(Ring::new(header, region.atomic_cells(ring::RING_HEADER_BYTES as u64, 2 * CAPACITY as usize)?))
+        Some(Ring::new(
+            header,
+            region.atomic_cells(ring::RING_HEADER_BYTES as u64, 2 * CAPACITY as usize)?,
+        ))
     };
     ring().ok_or_else(|| io::Error::other("the region is too small for a ring"))
 }
@@ -54,11 +57,21 @@ impl Lane for Bare {
     }
 
     fn pass(&mut self, item: Descriptor) -> io::Result<()> {
-        self.after.push_descriptor(Descriptor { length: item.length + 1, ..item }).map_err(io::Error::other)
+        self.after
+            .push_descriptor(Descriptor {
+                length: item.length + 1,
+                ..item
+            })
+            .map_err(io::Error::other)
     }
 
     fn make(&mut self, number: u64) -> io::Result<()> {
-        let item = Descriptor { slot: SlotId(number as u32), generation: 1, offset: 0, length: 0 };
+        let item = Descriptor {
+            slot: SlotId(number as u32),
+            generation: 1,
+            offset: 0,
+            length: 0,
+        };
         self.after.push_descriptor(item).map_err(io::Error::other)
     }
 

@@ -18,9 +18,16 @@ pub(super) struct Carried {
 
 impl Carried {
     pub(super) fn new(seat: &Seat) -> io::Result<Self> {
-        let wire = seat.wire.clone().ok_or_else(|| io::Error::other("no socket came with the seat"))?;
+        let wire = seat
+            .wire
+            .clone()
+            .ok_or_else(|| io::Error::other("no socket came with the seat"))?;
         let messages = Messages::over(seat, &wire);
-        Ok(Self { messages, wire, buffer: vec![0; 64 * RECORD_BYTES] })
+        Ok(Self {
+            messages,
+            wire,
+            buffer: vec![0; 64 * RECORD_BYTES],
+        })
     }
 }
 
@@ -61,8 +68,13 @@ impl Lane for Carried {
         if self.ready() {
             return;
         }
-        let Ok(bytes) = self.wire.read_records(&mut self.buffer, true) else { return };
+        let Ok(bytes) = self.wire.read_records(&mut self.buffer, true) else {
+            return;
+        };
         let (records, _) = self.buffer[..bytes].as_chunks::<RECORD_BYTES>();
-        records.iter().map(SockmapRecord::from_bytes).for_each(|record| self.messages.deliver(&record));
+        records
+            .iter()
+            .map(SockmapRecord::from_bytes)
+            .for_each(|record| self.messages.deliver(&record));
     }
 }

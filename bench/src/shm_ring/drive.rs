@@ -35,14 +35,22 @@ pub(crate) fn measure(plan: Plan, variant: Variant) -> io::Result<Sample> {
     let before = sched_getaffinity(None)?;
     pin(&[0])?;
     let outcome = run(plan, variant);
-    pin(&(0..CpuSet::MAX_CPU).filter(|&core| before.is_set(core)).collect::<Vec<_>>())?;
+    pin(&(0..CpuSet::MAX_CPU)
+        .filter(|&core| before.is_set(core))
+        .collect::<Vec<_>>())?;
     outcome
 }
 
 fn run(plan: Plan, variant: Variant) -> io::Result<Sample> {
     let circle = Circle::create(plan.parties, variant)?;
-    let mut others = (1..plan.parties).map(|k| spawn(&circle, k, plan, variant)).collect::<io::Result<Vec<_>>>()?;
-    let mut fds = circle.fds(0).into_iter().map(|fd| fd.try_clone_to_owned()).collect::<io::Result<Vec<_>>>()?;
+    let mut others = (1..plan.parties)
+        .map(|k| spawn(&circle, k, plan, variant))
+        .collect::<io::Result<Vec<_>>>()?;
+    let mut fds = circle
+        .fds(0)
+        .into_iter()
+        .map(|fd| fd.try_clone_to_owned())
+        .collect::<io::Result<Vec<_>>>()?;
     let seat = Seat::open(&mut fds.drain(..), 0, plan.parties, variant)?;
     let sample = match variant {
         Variant::Bare => drive(Bare::new(&seat)?, seat, plan),
@@ -61,24 +69,54 @@ fn run(plan: Plan, variant: Variant) -> io::Result<Sample> {
 
 fn spawn(circle: &Circle, seat: u16, plan: Plan, variant: Variant) -> io::Result<Child> {
     // Copies without close-on-exec, for as long as it takes to start the child.
-    let copies = circle.fds(seat.into()).into_iter().map(rustix::io::dup).collect::<Result<Vec<OwnedFd>, _>>()?;
+    let copies = circle
+        .fds(seat.into())
+        .into_iter()
+        .map(rustix::io::dup)
+        .collect::<Result<Vec<OwnedFd>, _>>()?;
     let numbers: Vec<String> = copies.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
     let name = clap::ValueEnum::to_possible_value(&variant).expect("no variant is hidden");
     Command::new(std::env::current_exe()?)
-        .args(["ring-party", "--variant", name.get_name(), "--fds", &numbers.join(",")])
-        .args(["--seat", &seat.to_string(), "--of", &plan.parties.to_string()])
+        .args([
+            "ring-party",
+            "--variant",
+            name.get_name(),
+            "--fds",
+            &numbers.join(","),
+        ])
+        .args([
+            "--seat",
+            &seat.to_string(),
+            "--of",
+            &plan.parties.to_string(),
+        ])
         .args(["--core", &(usize::from(seat) % plan.cores).to_string()])
         .spawn()
 }
 
 fn drive(lane: impl Lane, seat: Seat, plan: Plan) -> io::Result<Sample> {
     let histogram = Histogram::new_with_max(60_000_000_000, 3).map_err(io::Error::other)?;
-    let mut driver = Driver { lane, seat, plan, started: vec![Instant::now(); 64], made: 0, ended: 0, histogram };
+    let mut driver = Driver {
+        lane,
+        seat,
+        plan,
+        started: vec![Instant::now(); 64],
+        made: 0,
+        ended: 0,
+        histogram,
+    };
     driver.run_for(plan.warm_up)?;
     driver.histogram.reset();
-    let (ended, cpu, start) = (driver.ended, Moment::now(&[std::process::id()]), Instant::now());
+    let (ended, cpu, start) = (
+        driver.ended,
+        Moment::now(&[std::process::id()]),
+        Instant::now(),
+    );
     driver.run_for(plan.duration)?;
-    let (took, cpu) = (start.elapsed(), cpu.until(&Moment::now(&[std::process::id()])));
+    let (took, cpu) = (
+        start.elapsed(),
+        cpu.until(&Moment::now(&[std::process::id()])),
+    );
     let n = driver.ended - ended;
     Ok(Sample {
         n,
@@ -123,13 +161,20 @@ impl<L: Lane> Driver<L> {
         while let Some(item) = self.lane.take()? {
             let (number, worked) = self.lane.end(item);
             if worked != self.plan.parties - 1 {
-                return Err(io::Error::other(format!("request {number} came back after {worked} parties")));
+                return Err(io::Error::other(format!(
+                    "request {number} came back after {worked} parties"
+                )));
             }
             now = Instant::now();
-            self.histogram.saturating_record(now.duration_since(self.started[number as usize % 64]).as_nanos() as u64);
+            self.histogram.saturating_record(
+                now.duration_since(self.started[number as usize % 64])
+                    .as_nanos() as u64,
+            );
             self.ended += 1;
         }
-        if self.made > self.ended && now.duration_since(self.started[self.ended as usize % 64]) > STALL {
+        if self.made > self.ended
+            && now.duration_since(self.started[self.ended as usize % 64]) > STALL
+        {
             return Err(io::Error::other("nothing came back for seconds"));
         }
         Ok(now)

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use nearpath_shm::{
-    ChannelEnd, ChannelSide, Envelope, MessageDraft, MessageKind, OutgoingMessage, PoolEndpoint, ReceivedMessage,
-    SockmapRecord, SockmapSocket,
+    ChannelEnd, ChannelSide, Envelope, MessageDraft, MessageKind, OutgoingMessage, PoolEndpoint,
+    ReceivedMessage, SockmapRecord, SockmapSocket,
 };
 
 use super::{Lane, Seat};
@@ -23,19 +23,38 @@ impl Messages {
     pub(super) fn new(seat: &Seat) -> Self {
         let member = seat.member();
         let [before, _, after] = seat.numbers;
-        let mut before =
-            seat.before.0.attach_end(ChannelSide::Callee, Arc::clone(&member), before, seat.before.2.clone());
-        let mut after = seat.after.0.attach_end(ChannelSide::Caller, Arc::clone(&member), after, seat.after.2.clone());
+        let mut before = seat.before.0.attach_end(
+            ChannelSide::Callee,
+            Arc::clone(&member),
+            before,
+            seat.before.2.clone(),
+        );
+        let mut after = seat.after.0.attach_end(
+            ChannelSide::Caller,
+            Arc::clone(&member),
+            after,
+            seat.after.2.clone(),
+        );
         if let Some([first, second]) = &seat.foreign {
             before = before.with_peer_pool(first.clone());
             after = after.with_peer_pool(second.clone());
         }
-        Self { before, after, member, body: Vec::new() }
+        Self {
+            before,
+            after,
+            member,
+            body: Vec::new(),
+        }
     }
 
     /// The same over the seat's socket.
     pub(super) fn over(seat: &Seat, wire: &SockmapSocket) -> Self {
-        let Self { before, after, member, body } = Self::new(seat);
+        let Self {
+            before,
+            after,
+            member,
+            body,
+        } = Self::new(seat);
         let [first, second] = seat.channels;
         Self {
             before: before.via_sockmap(wire.clone(), first),
@@ -48,8 +67,12 @@ impl Messages {
     /// A new message with the body at hand.
     fn write(&self, envelope: Envelope) -> io::Result<OutgoingMessage> {
         let mut draft = MessageDraft::new(self.member.claim_slot(256).map_err(io::Error::other)?);
-        draft.add_field(":method", b"POST").map_err(io::Error::other)?;
-        draft.add_field(":path", b"/function/echo").map_err(io::Error::other)?;
+        draft
+            .add_field(":method", b"POST")
+            .map_err(io::Error::other)?;
+        draft
+            .add_field(":path", b"/function/echo")
+            .map_err(io::Error::other)?;
         draft.append_body(&self.body).map_err(io::Error::other)?;
         Ok(draft.finish(envelope))
     }
@@ -76,25 +99,39 @@ impl Lane for Messages {
         self.body.resize(item.body_len() as usize, 0);
         item.copy_body(&mut self.body);
         let worked = item.envelope().status + 1;
-        let envelope = Envelope { status: worked, ..*item.envelope() };
+        let envelope = Envelope {
+            status: worked,
+            ..*item.envelope()
+        };
         let message = match item.forward_with(envelope) {
             Some(message) => message,
             None => self.write(envelope)?, // a copy has no slot to go on in
         };
-        self.after.send_message(message).map_err(|fault| io::Error::other(fault.error))
+        self.after
+            .send_message(message)
+            .map_err(|fault| io::Error::other(fault.error))
     }
 
     fn make(&mut self, number: u64) -> io::Result<()> {
         self.body.clear();
         self.body.extend_from_slice(&BODY);
         let message = self.write(Envelope::new(MessageKind::Event, number))?;
-        self.after.send_message(message).map_err(|fault| io::Error::other(fault.error))
+        self.after
+            .send_message(message)
+            .map_err(|fault| io::Error::other(fault.error))
     }
 
     fn end(&mut self, item: ReceivedMessage) -> (u64, u16) {
         self.body.resize(item.body_len() as usize, 0);
         let whole = item.copy_body(&mut self.body) && self.body == BODY;
-        (item.envelope().call, if whole { item.envelope().status } else { u16::MAX })
+        (
+            item.envelope().call,
+            if whole {
+                item.envelope().status
+            } else {
+                u16::MAX
+            },
+        )
     }
 
     fn ready(&mut self) -> bool {

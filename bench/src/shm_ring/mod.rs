@@ -1,7 +1,7 @@
 //! Parties in a circle that pass messages on through shared memory: this process makes them, the others hand them on.
 //!
 //! Two in a circle are a ping-pong; three are a gateway, a function and the function that it calls. Each party is a process,
-//! each neighbourhood a channel. A [`Lane`] is what a party does with them: whole messages with leases ([`message`]), or
+//! each neighbourhood a channel. A [`RelayDirection`] is what a party does with them: whole messages with leases ([`message`]), or
 //! bare descriptors ([`bare`]) as the floor to measure against.
 
 mod bare;
@@ -22,15 +22,24 @@ use nearpath_shm::region::{MapAccess, PageKind, Region};
 use nearpath_shm::sockmap::RECORD_BYTES;
 use nearpath_shm::spin::SpinPolicy;
 use nearpath_shm::{
-    Channel, EndpointId, PeerPool, PoolEndpoint, PoolGeometry, SlotPool, SockmapSocket, WakeupCell, WakeupSignal,
-    wakeup_cell,
+    Channel, EndpointId, PeerPool, PoolEndpoint, PoolGeometry, SlotPool, SockmapSocket, WakeupCell,
+    WakeupSignal, wakeup_cell,
 };
 
 pub(crate) use drive::{Plan, measure};
 pub(crate) use party::{Args, serve};
 
 const CAPACITY: u32 = 64;
-const SIZES: [ClassSpec; 2] = [ClassSpec { size: 256, count: 512 }, ClassSpec { size: 4096, count: 64 }];
+const SIZES: [ClassSpec; 2] = [
+    ClassSpec {
+        size: 256,
+        count: 512,
+    },
+    ClassSpec {
+        size: 4096,
+        count: 64,
+    },
+];
 /// Bytes of a lane of bare descriptors.
 const BARE_BYTES: usize = 4096;
 
@@ -73,13 +82,13 @@ trait Lane {
     fn make(&mut self, number: u64) -> io::Result<()>;
     /// Ends one that has been around: its number, and how many parties worked on it.
     fn end(&mut self, item: Self::Item) -> (u64, u16);
-    /// Whether [`Lane::take`] has something to say.
+    /// Whether [`RelayDirection::take`] has something to say.
     fn ready(&mut self) -> bool;
     /// Ends a batch.
     fn flush(&mut self);
     /// The processor of the party before.
     fn core_before(&self) -> u32;
-    /// Waits until [`Lane::ready`], at most for the timeout.
+    /// Waits until [`RelayDirection::ready`], at most for the timeout.
     fn wait(&mut self, desk: &mut WakeupCell, timeout: Option<Duration>) {
         desk.wait_until(self.core_before(), timeout, || self.ready());
     }
@@ -114,7 +123,9 @@ struct Seat {
 /// What carries in a circle: seat `k` sends on channel `k + 1`, and hears on that of the seat before.
 fn carrier(parties: u16) -> io::Result<(SockmapRouter, Vec<bpf::SockmapPair>)> {
     let exchange = SockmapRouter::create()?;
-    let seats = (1..=parties).map(|number| exchange.add_endpoint(number)).collect::<io::Result<Vec<_>>>()?;
+    let seats = (1..=parties)
+        .map(|number| exchange.add_endpoint(number))
+        .collect::<io::Result<Vec<_>>>()?;
     for number in 1..=parties {
         let next = number % parties + 1;
         exchange.allow_channel(number, number.into(), next)?;
@@ -126,14 +137,26 @@ fn carrier(parties: u16) -> io::Result<(SockmapRouter, Vec<bpf::SockmapPair>)> {
 impl Circle {
     fn create(parties: u16, variant: Variant) -> io::Result<Self> {
         let bell = variant.bell();
-        let carrier = (variant == Variant::Sockmap).then(|| carrier(parties)).transpose()?;
-        let strict = if variant == Variant::Strict { parties } else { 0 };
+        let carrier = (variant == Variant::Sockmap)
+            .then(|| carrier(parties))
+            .transpose()?;
+        let strict = if variant == Variant::Strict {
+            parties
+        } else {
+            0
+        };
         Ok(Self {
             carrier,
-            introductions: (0..strict).map(|_| strict::pair()).collect::<io::Result<_>>()?,
+            introductions: (0..strict)
+                .map(|_| strict::pair())
+                .collect::<io::Result<_>>()?,
             pool: Arc::new(SlotPool::create(&SIZES, PageKind::Small)?),
-            desks: (0..parties).map(|_| WakeupCell::create(bell, SpinPolicy::default())).collect::<io::Result<_>>()?,
-            channels: (0..parties).map(|_| Channel::create(CAPACITY)).collect::<io::Result<_>>()?,
+            desks: (0..parties)
+                .map(|_| WakeupCell::create(bell, SpinPolicy::default()))
+                .collect::<io::Result<_>>()?,
+            channels: (0..parties)
+                .map(|_| Channel::create(CAPACITY))
+                .collect::<io::Result<_>>()?,
             bare: (0..parties)
                 .map(|_| Region::create("bench-bare", BARE_BYTES, PageKind::Small))
                 .collect::<io::Result<_>>()?,
@@ -149,10 +172,21 @@ impl Circle {
             fds.push(self.desks[k].as_fd());
             fds.extend(self.desks[k].eventfd());
         }
-        fds.extend([before, seat].iter().flat_map(|&k| [self.channels[k].as_fd(), self.bare[k].as_fd()]));
-        fds.extend(self.carrier.iter().map(|(_, seats)| seats[seat].endpoint.as_fd()));
+        fds.extend(
+            [before, seat]
+                .iter()
+                .flat_map(|&k| [self.channels[k].as_fd(), self.bare[k].as_fd()]),
+        );
+        fds.extend(
+            self.carrier
+                .iter()
+                .map(|(_, seats)| seats[seat].endpoint.as_fd()),
+        );
         if !self.introductions.is_empty() {
-            fds.extend([self.introductions[before].1.as_fd(), self.introductions[seat].0.as_fd()]);
+            fds.extend([
+                self.introductions[before].1.as_fd(),
+                self.introductions[seat].0.as_fd(),
+            ]);
         }
         fds
     }
@@ -173,11 +207,23 @@ impl Circle {
 }
 
 impl Seat {
-    fn open(fds: &mut impl Iterator<Item = OwnedFd>, seat: u16, of: u16, variant: Variant) -> io::Result<Self> {
+    fn open(
+        fds: &mut impl Iterator<Item = OwnedFd>,
+        seat: u16,
+        of: u16,
+        variant: Variant,
+    ) -> io::Result<Self> {
         let bell = variant.bell();
-        let mut next = || fds.next().ok_or_else(|| io::Error::other("too few descriptors"));
+        let mut next = || {
+            fds.next()
+                .ok_or_else(|| io::Error::other("too few descriptors"))
+        };
         let event = |next: &mut dyn FnMut() -> io::Result<OwnedFd>| -> io::Result<Option<OwnedFd>> {
-            if bell == wakeup_cell::WakeupKind::Eventfd { next().map(Some) } else { Ok(None) }
+            if bell == wakeup_cell::WakeupKind::Eventfd {
+                next().map(Some)
+            } else {
+                Ok(None)
+            }
         };
         let geometry = PoolGeometry::new(&SIZES).map_err(io::Error::other)?;
         let mut pool = SlotPool::open_region(next()?, geometry.total_bytes() as usize)?;
@@ -185,7 +231,10 @@ impl Seat {
         let knocker_before = WakeupSignal::open_region(next()?, event(&mut next)?)?;
         let knocker_after = WakeupSignal::open_region(next()?, event(&mut next)?)?;
         let mut edge = || -> io::Result<(Channel, Arc<Region>)> {
-            Ok((Channel::open_region(next()?, CAPACITY)?, Region::open_sealed(next()?, BARE_BYTES, MapAccess::Write)?))
+            Ok((
+                Channel::open_region(next()?, CAPACITY)?,
+                Region::open_sealed(next()?, BARE_BYTES, MapAccess::Write)?,
+            ))
         };
         let (before, after) = (edge()?, edge()?);
         let mut foreign = None;
@@ -193,7 +242,10 @@ impl Seat {
             pool = SlotPool::create_strict(&SIZES)?;
             foreign = Some(strict::introduce(&pool, [next()?, next()?])?);
         }
-        let wire = next().ok().map(|socket| SockmapSocket::new(socket, Duration::from_secs(5))).transpose()?;
+        let wire = next()
+            .ok()
+            .map(|socket| SockmapSocket::new(socket, Duration::from_secs(5)))
+            .transpose()?;
         let channels = [(seat + of - 1) % of, seat].map(|before| u32::from(before) + 1);
         let number = |k: u16| EndpointId::new(k % of + 1).expect("one more than something");
         Ok(Self {
@@ -217,5 +269,8 @@ impl Seat {
 #[allow(unsafe_code)]
 fn inherited(numbers: &[RawFd]) -> Vec<OwnedFd> {
     // SAFETY: whoever started this process left these open for it, and nobody else here knows them.
-    numbers.iter().map(|&number| unsafe { OwnedFd::from_raw_fd(number) }).collect()
+    numbers
+        .iter()
+        .map(|&number| unsafe { OwnedFd::from_raw_fd(number) })
+        .collect()
 }

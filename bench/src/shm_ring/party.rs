@@ -30,7 +30,12 @@ pub(crate) struct Args {
 pub(crate) fn serve(args: &Args) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     pin(&[args.core])?;
-    let seat = Seat::open(&mut inherited(&args.fds).into_iter(), args.seat, args.of, args.variant)?;
+    let seat = Seat::open(
+        &mut inherited(&args.fds).into_iter(),
+        args.seat,
+        args.of,
+        args.variant,
+    )?;
     match args.variant {
         Variant::Bare => hand_on(Bare::new(&seat)?, seat),
         Variant::Sockmap => hand_on(Carried::new(&seat)?, seat),
@@ -43,7 +48,10 @@ fn hand_on(mut lane: impl Lane, mut seat: Seat) {
     seat.desk.record_core();
     loop {
         loop {
-            match lane.take().and_then(|item| item.map(|item| lane.pass(item)).transpose()) {
+            match lane
+                .take()
+                .and_then(|item| item.map(|item| lane.pass(item)).transpose())
+            {
                 Ok(Some(())) => {}
                 Ok(None) => break,
                 Err(_) => return,

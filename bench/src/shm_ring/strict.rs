@@ -20,11 +20,19 @@ pub(super) fn introduce(pool: &SlotPool, neighbours: [OwnedFd; 2]) -> io::Result
         packet::send_bytes(neighbour, b"pool", &[pool.as_fd()])?;
     }
     let [before, after] = neighbours;
-    Ok([take(&before, pool.region_bytes())?, take(&after, pool.region_bytes())?])
+    Ok([
+        take(&before, pool.region_bytes())?,
+        take(&after, pool.region_bytes())?,
+    ])
 }
 
 fn take(neighbour: &OwnedFd, bytes: usize) -> io::Result<PeerPool> {
-    let packet = packet::receive_packet(neighbour)?.ok_or_else(|| io::Error::other("a neighbour has gone"))?;
-    let pool = packet.descriptors.into_iter().next().ok_or_else(|| io::Error::other("a neighbour sent no pool"))?;
+    let packet = packet::receive_packet(neighbour)?
+        .ok_or_else(|| io::Error::other("a neighbour has gone"))?;
+    let pool = packet
+        .descriptors
+        .into_iter()
+        .next()
+        .ok_or_else(|| io::Error::other("a neighbour sent no pool"))?;
     PeerPool::open_read_only(pool, bytes)
 }

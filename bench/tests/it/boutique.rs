@@ -12,14 +12,23 @@ use serde_json::{Value, json};
 
 use crate::house::{Answer, House, send};
 
-const SHOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/boutique/native/stack.yml");
+const SHOP: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../examples/boutique/native/stack.yml"
+);
 
 /// The stack file beside the program, with services that call through memory or not at all.
 fn stack(folder: &Path) -> std::path::PathBuf {
     std::fs::create_dir(folder.join("bin")).unwrap();
-    copy_program(program("boutique-native"), folder.join("bin/boutique-native"));
+    copy_program(
+        program("boutique-native"),
+        folder.join("bin/boutique-native"),
+    );
     let text = std::fs::read_to_string(SHOP).unwrap();
-    let near = text.replace("boutique-native --service", "boutique-native --near-only --service");
+    let near = text.replace(
+        "boutique-native --service",
+        "boutique-native --near-only --service",
+    );
     assert_eq!(near.matches("--near-only").count(), 10, "ten services");
     let path = folder.join("stack.yml");
     std::fs::write(&path, near).unwrap();
@@ -28,17 +37,37 @@ fn stack(folder: &Path) -> std::path::PathBuf {
 
 async fn deploy(house: &House, stack: &Path) {
     let mut command = tokio::process::Command::new(program("nearpath"));
-    command.arg("deploy").arg("-f").arg(stack).env("OPENFAAS_URL", format!("http://{}", house.addr));
+    command
+        .arg("deploy")
+        .arg("-f")
+        .arg(stack)
+        .env("OPENFAAS_URL", format!("http://{}", house.addr));
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = within(output).await.unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 async fn ask(house: &House, method: Method, path: &str, accept: &str, body: &Value) -> Answer {
-    let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
-    let request = Request::builder().method(method).uri(format!("/function/frontend{path}"));
-    let request = request.header("host", "localhost").header("x-nearpath-path", "?").header("accept", accept);
-    let request = request.header("cookie", "shop_session-id=ann; shop_currency=EUR").body(Full::new(body)).unwrap();
+    let body = if body.is_null() {
+        Bytes::new()
+    } else {
+        body.to_string().into()
+    };
+    let request = Request::builder()
+        .method(method)
+        .uri(format!("/function/frontend{path}"));
+    let request = request
+        .header("host", "localhost")
+        .header("x-nearpath-path", "?")
+        .header("accept", accept);
+    let request = request
+        .header("cookie", "shop_session-id=ann; shop_currency=EUR")
+        .body(Full::new(body))
+        .unwrap();
     within(send(house.addr, request)).await.unwrap()
 }
 
@@ -46,7 +75,10 @@ async fn page(house: &House, method: Method, path: &str, body: &Value) -> Value 
     let answer = ask(house, method, path, "application/json", body).await;
     let text = String::from_utf8_lossy(answer.body());
     assert_eq!(
-        (answer.status().as_u16(), &answer.headers()["x-nearpath-path"]),
+        (
+            answer.status().as_u16(),
+            &answer.headers()["x-nearpath-path"]
+        ),
         (200, &"shm".parse().unwrap()),
         "{text}"
     );
@@ -60,17 +92,31 @@ async fn somebody_buys_something_and_all_of_it_goes_through_memory() {
     let house = House::start().await;
     deploy(&house, &stack(folder.path())).await;
     eventually("every service knows its callees", async || {
-        ask(&house, Method::GET, "/", "text/html", &Value::Null).await.status() == 200
+        ask(&house, Method::GET, "/", "text/html", &Value::Null)
+            .await
+            .status()
+            == 200
     })
     .await;
     let front = ask(&house, Method::GET, "/", "text/html", &Value::Null).await;
     let html = String::from_utf8_lossy(front.body()).into_owned();
     assert!(
-        html.starts_with("<!doctype html>") && html.contains("Salt &amp; Pepper") && html.contains("EUR "),
+        html.starts_with("<!doctype html>")
+            && html.contains("Salt &amp; Pepper")
+            && html.contains("EUR "),
         "{html}"
     );
-    let cart = page(&house, Method::POST, "/cart?product_id=6E92ZMYYFZ&quantity=2", &Value::Null).await;
-    assert_eq!(cart["items"], json!([{ "productId": "6E92ZMYYFZ", "quantity": 2 }]));
+    let cart = page(
+        &house,
+        Method::POST,
+        "/cart?product_id=6E92ZMYYFZ&quantity=2",
+        &Value::Null,
+    )
+    .await;
+    assert_eq!(
+        cart["items"],
+        json!([{ "productId": "6E92ZMYYFZ", "quantity": 2 }])
+    );
     let cart = page(&house, Method::GET, "/cart", &Value::Null).await;
     let form = json!({
         "email": "ann@example.com",
@@ -78,7 +124,16 @@ async fn somebody_buys_something_and_all_of_it_goes_through_memory() {
         "card": { "number": "4111-1111-1111-1111", "year": 2099, "month": 1, "cvv": 123 },
     });
     let bought = page(&house, Method::POST, "/cart/checkout", &form).await;
-    assert_eq!(bought["order"]["total"], cart["total"], "the cart's page showed what the order costs");
-    assert_eq!(bought["order"]["trackingId"].as_str().map(str::len), Some(18));
-    assert_eq!(page(&house, Method::GET, "/cart", &Value::Null).await["items"], json!([]));
+    assert_eq!(
+        bought["order"]["total"], cart["total"],
+        "the cart's page showed what the order costs"
+    );
+    assert_eq!(
+        bought["order"]["trackingId"].as_str().map(str::len),
+        Some(18)
+    );
+    assert_eq!(
+        page(&house, Method::GET, "/cart", &Value::Null).await["items"],
+        json!([])
+    );
 }

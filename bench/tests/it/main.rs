@@ -1,9 +1,12 @@
 //! The real program, and the native shop on a real `nearpath up`.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on says so by panicking"
+)]
 
 mod boutique;
 /// The running `nearpath up` of the system tests, of which these need little.
 #[allow(dead_code, unused_imports, unused_macros)]
-#[path = "../../../tests/system/house.rs"]
+#[path = "../../../tests/system/test_server.rs"]
 mod house;
 mod smoke;

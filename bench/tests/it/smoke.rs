@@ -19,21 +19,41 @@ impl Drop for Server {
 
 fn bench() -> Command {
     let mut command = Command::new("timeout"); // a hang is a failure
-    command.args(["60", env!("CARGO_BIN_EXE_nearpath-bench")]).stdin(Stdio::null());
+    command
+        .args(["60", env!("CARGO_BIN_EXE_nearpath-bench")])
+        .stdin(Stdio::null());
     command
 }
 
 async fn serve(addr: SocketAddr, args: &[&str]) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath-bench"));
-    let server = Server(command.args(args).args(["--listen", &addr.to_string()]).spawn().expect("it starts"));
-    eventually("it listens", async || tokio::net::TcpStream::connect(addr).await.is_ok()).await;
+    let server = Server(
+        command
+            .args(args)
+            .args(["--listen", &addr.to_string()])
+            .spawn()
+            .expect("it starts"),
+    );
+    eventually("it listens", async || {
+        tokio::net::TcpStream::connect(addr).await.is_ok()
+    })
+    .await;
     server
 }
 
 fn load(addr: SocketAddr, args: &[&str]) -> Output {
     let url = format!("http://{addr}/function/echo");
     bench()
-        .args(["load", "--json", "--duration", "0.3", "--warm-up", "0", "--url", &url])
+        .args([
+            "load",
+            "--json",
+            "--duration",
+            "0.3",
+            "--warm-up",
+            "0",
+            "--url",
+            &url,
+        ])
         .args(args)
         .output()
         .expect("timeout(1) is there")
@@ -57,7 +77,10 @@ async fn load_through_the_gateway() {
     ] {
         let output = load(gateway, args);
         let report = json(&output);
-        assert!(output.status.success() && report["n"].as_u64() > Some(0), "{args:?}: {report}");
+        assert!(
+            output.status.success() && report["n"].as_u64() > Some(0),
+            "{args:?}: {report}"
+        );
         assert_eq!(report["failed"], 0, "{args:?}: {report}");
     }
 }
@@ -66,7 +89,11 @@ async fn load_through_the_gateway() {
 async fn an_open_loop_sends_all_that_is_due() {
     let addr = free_addr();
     let _handler = serve(addr, &["handler"]).await;
-    assert_eq!(json(&load(addr, &["--rate", "200"]))["n"], 60, "200 a second for 0.3 s");
+    assert_eq!(
+        json(&load(addr, &["--rate", "200"]))["n"],
+        60,
+        "200 a second for 0.3 s"
+    );
 }
 
 #[test]
@@ -78,9 +105,15 @@ fn failures_are_told_by_kind_and_by_the_exit_code() {
 
 #[test]
 fn a_wrong_url_is_an_error() {
-    let output = bench().args(["load", "--url", "https://example.com/"]).output().unwrap();
+    let output = bench()
+        .args(["load", "--url", "https://example.com/"])
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && text.contains("http://HOST:PORT/PATH"), "{text}");
+    assert!(
+        !output.status.success() && text.contains("http://HOST:PORT/PATH"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -88,38 +121,109 @@ async fn the_shops_users_notice_a_wrong_answer() {
     let addr = free_addr();
     let _handler = serve(addr, &["handler"]).await;
     let url = format!("http://{addr}/function/frontend");
-    let args = ["customers", "--duration", "0.2", "--users", "2", "--json", "--url", &url];
+    let args = [
+        "customers",
+        "--duration",
+        "0.2",
+        "--users",
+        "2",
+        "--json",
+        "--url",
+        &url,
+    ];
     let output = bench().args(args).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "the handler answers 200, but it is not a shop");
+    assert_eq!(
+        output.status.code(),
+        Some(1),
+        "the handler answers 200, but it is not a shop"
+    );
     assert_eq!(json(&output)["index"]["failures"]["unexpected body"], 2);
 }
 
 #[test]
 fn edge_writes_its_file() {
-    if !["/usr/sbin/nginx", "/usr/bin/nginx"].iter().any(|path| Path::new(path).exists()) {
+    if !["/usr/sbin/nginx", "/usr/bin/nginx"]
+        .iter()
+        .any(|path| Path::new(path).exists())
+    {
         skip!("needs nginx");
     }
     let folder = tempfile::tempdir().unwrap();
-    let args = ["edge", "--rounds", "1", "--duration", "0.2", "--warm-up", "0.05", "--connections", "2,32"];
-    let output = bench().args(args).env("NEARPATH_BENCH_RESULTS", folder.path()).output().unwrap();
-    let text = std::fs::read(folder.path().join("edge.json")).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let args = [
+        "edge",
+        "--rounds",
+        "1",
+        "--duration",
+        "0.2",
+        "--warm-up",
+        "0.05",
+        "--connections",
+        "2,32",
+    ];
+    let output = bench()
+        .args(args)
+        .env("NEARPATH_BENCH_RESULTS", folder.path())
+        .output()
+        .unwrap();
+    let text = std::fs::read(folder.path().join("edge.json"))
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let report: Value = serde_json::from_slice(&text).unwrap();
-    assert_eq!(report["rows"].as_array().map(Vec::len), Some(8), "two ways, two loads, two variants: {report}");
-    assert_eq!(report["ratios"].as_array().map(Vec::len), Some(4), "{report}");
-    assert!(report["rows"].as_array().unwrap().iter().all(|row| row["failed"] == 0), "{report}");
+    assert_eq!(
+        report["rows"].as_array().map(Vec::len),
+        Some(8),
+        "two ways, two loads, two variants: {report}"
+    );
+    assert_eq!(
+        report["ratios"].as_array().map(Vec::len),
+        Some(4),
+        "{report}"
+    );
+    assert!(
+        report["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|row| row["failed"] == 0),
+        "{report}"
+    );
 }
 
 #[test]
 fn ring_writes_its_file() {
     let folder = tempfile::tempdir().unwrap();
-    let args = ["ring", "--rounds", "1", "--duration", "0.02", "--warm-up", "0.01", "--in-flight", "2"];
-    let output = bench().args(args).env("NEARPATH_BENCH_RESULTS", folder.path()).output().unwrap();
-    let text = std::fs::read(folder.path().join("ring.json")).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let args = [
+        "ring",
+        "--rounds",
+        "1",
+        "--duration",
+        "0.02",
+        "--warm-up",
+        "0.01",
+        "--in-flight",
+        "2",
+    ];
+    let output = bench()
+        .args(args)
+        .env("NEARPATH_BENCH_RESULTS", folder.path())
+        .output()
+        .unwrap();
+    let text = std::fs::read(folder.path().join("ring.json"))
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let report: Value = serde_json::from_slice(&text).unwrap();
     let rows = report["rows"].as_array().unwrap();
-    let variants = if rows.iter().any(|row| row["variant"] == "sockmap") { 5 } else { 4 };
-    assert!([2, 4].contains(&(rows.len() / variants)), "two circles, one place or two: {report}");
-    assert!(rows.iter().all(|row| row["n"].as_u64() > Some(0)), "{report}");
+    let variants = if rows.iter().any(|row| row["variant"] == "sockmap") {
+        5
+    } else {
+        4
+    };
+    assert!(
+        [2, 4].contains(&(rows.len() / variants)),
+        "two circles, one place or two: {report}"
+    );
+    assert!(
+        rows.iter().all(|row| row["n"].as_u64() > Some(0)),
+        "{report}"
+    );
 }
 
 /// What `quic` wrote and printed.
@@ -137,28 +241,58 @@ fn quic(args: &[&str], path: &str) -> (Value, String) {
         "--least",
         "2",
     ]);
-    command.args(args).env("PATH", path).env("NEARPATH_BENCH_RESULTS", folder.path()).stdin(Stdio::null());
+    command
+        .args(args)
+        .env("PATH", path)
+        .env("NEARPATH_BENCH_RESULTS", folder.path())
+        .stdin(Stdio::null());
     command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let output = command.output().expect("timeout(1) is there");
-    let text = std::fs::read(folder.path().join("quic.json")).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    (serde_json::from_slice(&text).expect("a report"), String::from_utf8_lossy(&output.stdout).into_owned())
+    let text = std::fs::read(folder.path().join("quic.json"))
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    (
+        serde_json::from_slice(&text).expect("a report"),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
 }
 
 fn path_with_watchdog() -> String {
     let programs = nearpath_testkit::program("nearpath-watchdog");
-    let folder = programs.parent().expect("a program is in a folder").display();
+    let folder = programs
+        .parent()
+        .expect("a program is in a folder")
+        .display();
     format!("{folder}:{}", std::env::var("PATH").unwrap_or_default())
 }
 
 #[test]
 fn quic_writes_its_file() {
     nearpath_testkit::need_root!();
-    let few = ["--delays", "loopback,0.5", "--starts", "1", "--longest", "2", "--mints", "3", "--apps", "none"];
+    let few = [
+        "--delays",
+        "loopback,0.5",
+        "--starts",
+        "1",
+        "--longest",
+        "2",
+        "--mints",
+        "3",
+        "--apps",
+        "none",
+    ];
     let (report, _) = quic(&few, &path_with_watchdog());
     let rows = report["rows"].as_array().unwrap();
-    assert!(rows.iter().all(|row| row["failed"] == 0 && row["n"].as_u64() > Some(0)), "{report}");
+    assert!(
+        rows.iter()
+            .all(|row| row["failed"] == 0 && row["n"].as_u64() > Some(0)),
+        "{report}"
+    );
     let early = |row: &&Value| row["variant"] == "quic 0-rtt";
-    assert_eq!(rows.iter().filter(early).count(), 2 * 4 + 2, "two places, four cases each, two chains: {report}");
+    assert_eq!(
+        rows.iter().filter(early).count(),
+        2 * 4 + 2,
+        "two places, four cases each, two chains: {report}"
+    );
     assert!(report["ratios"].as_array().unwrap().len() > 10, "{report}");
 }
 
@@ -170,22 +304,43 @@ fn quic_apps(case: &str, apps: &str, (cases, variants): (usize, &str)) {
         skip!("{line}");
     }
     let rows = report["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), cases * (variants.split(';').count() + 1), "each, and one without a network: {report}");
-    assert!(rows.iter().all(|row| row["failed"] == 0 && row["n"] == 2), "{report}");
-    assert_eq!(table.matches("the network's part in ms: quic 0-rtt ").count(), cases, "{table}");
+    assert_eq!(
+        rows.len(),
+        cases * (variants.split(';').count() + 1),
+        "each, and one without a network: {report}"
+    );
+    assert!(
+        rows.iter().all(|row| row["failed"] == 0 && row["n"] == 2),
+        "{report}"
+    );
+    assert_eq!(
+        table
+            .matches("the network's part in ms: quic 0-rtt ")
+            .count(),
+        cases,
+        "{table}"
+    );
 }
 
 #[test]
 fn quic_measures_certificate_info_and_the_image_resizer() {
     nearpath_testkit::need_root!();
-    quic_apps("app", "certinfo,resizer", (2, "quic 0-rtt;quic pre-dialled"));
+    quic_apps(
+        "app",
+        "certinfo,resizer",
+        (2, "quic 0-rtt;quic pre-dialled"),
+    );
 }
 
 #[test]
 fn quic_measures_the_chains_of_the_retailer() {
     nearpath_testkit::need_root!();
     let gateway = "tls 1.2, server's certificate only, gateway between;quic 0-rtt, gateway between";
-    quic_apps("app retail chain", "retail", (3, &format!("quic 0-rtt;quic pre-dialled;{gateway}")));
+    quic_apps(
+        "app retail chain",
+        "retail",
+        (3, &format!("quic 0-rtt;quic pre-dialled;{gateway}")),
+    );
 }
 
 #[test]
@@ -193,13 +348,20 @@ fn an_application_that_cannot_be_had_is_left_out_with_the_reason() {
     let (report, table) = quic(&["--case", "app"], "/nowhere");
     assert_eq!(report["rows"].as_array().map(Vec::len), Some(0), "{report}");
     for name in ["certinfo", "resizer", "retail"] {
-        assert!(table.contains(&format!("left out: app {name}, 0.5 ms: python3 cannot be started")), "{table}");
+        assert!(
+            table.contains(&format!(
+                "left out: app {name}, 0.5 ms: python3 cannot be started"
+            )),
+            "{table}"
+        );
     }
 }
 
 #[test]
 fn what_needs_nearpath_says_so() {
-    for command in ["start", "chaos", "idle", "motion", "parking", "audit", "boutique"] {
+    for command in [
+        "start", "chaos", "idle", "motion", "parking", "audit", "boutique",
+    ] {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
         let output = Command::new(env!("CARGO_BIN_EXE_nearpath-bench"))
             .arg(command)
@@ -208,7 +370,10 @@ fn what_needs_nearpath_says_so() {
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && text.contains("nearpath cannot be started"), "{text}");
+        assert!(
+            !output.status.success() && text.contains("nearpath cannot be started"),
+            "{text}"
+        );
     }
 }
 
@@ -218,8 +383,27 @@ fn punch_writes_its_file() {
     nearpath_testkit::need_nat!();
     let folder = tempfile::tempdir().expect("room for a folder");
     let output = Command::new("/usr/bin/timeout")
-        .args(["300", env!("CARGO_BIN_EXE_nearpath-bench"), "punch", "--quick", "--json", "--rounds", "1"])
-        .args(["--megabytes", "3", "--meetings", "1", "--rtts", "2:4", "--workers", "3", "--seconds", "0.3"])
+        .args([
+            "300",
+            env!("CARGO_BIN_EXE_nearpath-bench"),
+            "punch",
+            "--quick",
+            "--json",
+            "--rounds",
+            "1",
+        ])
+        .args([
+            "--megabytes",
+            "3",
+            "--meetings",
+            "1",
+            "--rtts",
+            "2:4",
+            "--workers",
+            "3",
+            "--seconds",
+            "0.3",
+        ])
         .args(["--chain-cap", "200", "--tries", "1", "--at-once", "16"])
         .env("NEARPATH_BENCH_RESULTS", folder.path())
         .env("PYTHONPATH", "/nowhere")
@@ -229,13 +413,34 @@ fn punch_writes_its_file() {
         .expect("timeout(1) is there");
     let report = json(&output);
     let rows = report["rows"].as_array().expect("rows");
-    assert!(rows.iter().all(|row| row["failed"] == 0 && row["n"].as_u64() > Some(0)), "{report}");
-    let of =
-        |begin: &str| rows.iter().filter(|row| row["case"].as_str().unwrap_or_default().starts_with(begin)).count();
-    assert_eq!((of("throughput"), of("first byte"), of("chain"), of("matrix")), (10, 14, 12, 110), "{report}");
-    let matrix = report["ratios"].as_array().expect("ratios").iter().filter(|one| {
-        let name = one["name"].as_str().unwrap_or_default();
-        name.starts_with("matrix") && one["value"] == one["goal"].as_f64().map_or(0.0, f64::round)
-    });
+    assert!(
+        rows.iter()
+            .all(|row| row["failed"] == 0 && row["n"].as_u64() > Some(0)),
+        "{report}"
+    );
+    let of = |begin: &str| {
+        rows.iter()
+            .filter(|row| row["case"].as_str().unwrap_or_default().starts_with(begin))
+            .count()
+    };
+    assert_eq!(
+        (
+            of("throughput"),
+            of("first byte"),
+            of("chain"),
+            of("matrix")
+        ),
+        (10, 14, 12, 110),
+        "{report}"
+    );
+    let matrix = report["ratios"]
+        .as_array()
+        .expect("ratios")
+        .iter()
+        .filter(|one| {
+            let name = one["name"].as_str().unwrap_or_default();
+            name.starts_with("matrix")
+                && one["value"] == one["goal"].as_f64().map_or(0.0, f64::round)
+        });
     assert_eq!(matrix.count(), 4, "{report}");
 }

@@ -6,10 +6,11 @@
 use std::time::{Duration, SystemTime};
 
 use nearpath_types::SpiffeId;
-use nearpath_wire::identity::{IssuedCertificate, to_pem};
+use nearpath_wire::identity::{IssuedCertificate, encode_pem};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, SanType,
 };
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 
@@ -48,16 +49,25 @@ impl Authority {
     ///
     /// # Errors
     /// When the system's random number generator fails.
-    pub fn new(trust_domain: &str, now: SystemTime, lifetime: Duration) -> Result<Self, IssueError> {
+    pub fn new(
+        trust_domain: &str,
+        now: SystemTime,
+        lifetime: Duration,
+    ) -> Result<Self, IssueError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(&format!("nearpath {trust_domain}"));
         // It signs leaf certificates only: a path length of 0 rules out authorities below this one.
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        (params.not_before, params.not_after) = ((now - CLOCK_SKEW).into(), (now + lifetime).into());
+        (params.not_before, params.not_after) =
+            ((now - CLOCK_SKEW).into(), (now + lifetime).into());
         let certificate = params.self_signed(&key)?.der().clone();
-        Ok(Self { issuer: Issuer::new(params, key), certificate, trust_domain: trust_domain.to_owned() })
+        Ok(Self {
+            issuer: Issuer::new(params, key),
+            certificate,
+            trust_domain: trust_domain.to_owned(),
+        })
     }
 
     /// The self-signed certificate that peers trust.
@@ -67,7 +77,7 @@ impl Authority {
 
     /// [`Self::certificate`] as PEM.
     pub fn to_pem(&self) -> String {
-        to_pem("CERTIFICATE", self.certificate())
+        encode_pem("CERTIFICATE", self.certificate())
     }
 
     /// Signs a certificate for `id` with the DNS name `name`, valid from `now` for `lifetime`.
@@ -86,12 +96,17 @@ impl Authority {
             let (own, requested) = (self.trust_domain.clone(), id.trust_domain.clone());
             return Err(IssueError::TrustDomain { own, requested });
         }
-        let mut request = CertificateSigningRequestParams::from_der(csr).map_err(IssueError::Request)?;
+        let mut request =
+            CertificateSigningRequestParams::from_der(csr).map_err(IssueError::Request)?;
         let not_after = now + lifetime;
         request.params = leaf_params(id, name)?;
-        (request.params.not_before, request.params.not_after) = ((now - CLOCK_SKEW).into(), not_after.into());
+        (request.params.not_before, request.params.not_after) =
+            ((now - CLOCK_SKEW).into(), not_after.into());
         let certificate = request.signed_by(&self.issuer)?.der().clone();
-        Ok(IssuedCertificate { certificate, not_after })
+        Ok(IssuedCertificate {
+            certificate,
+            not_after,
+        })
     }
 }
 
@@ -99,10 +114,15 @@ impl Authority {
 fn leaf_params(id: &SpiffeId, name: &str) -> Result<CertificateParams, rcgen::Error> {
     let mut params = CertificateParams::new([name.to_owned()])?;
     params.distinguished_name = DistinguishedName::new();
-    params.subject_alt_names.push(SanType::URI(id.to_string().try_into()?));
+    params
+        .subject_alt_names
+        .push(SanType::URI(id.to_string().try_into()?));
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
     params.use_authority_key_identifier_extension = true;
     Ok(params)
 }
@@ -116,23 +136,40 @@ fn common_name(name: &str) -> DistinguishedName {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_wire::identity::{BadPem, Credentials, Request, authority_of};
+    use nearpath_wire::identity::{CertificateRequest, Credentials, InvalidPem, parse_authority};
 
     #[test]
     fn credentials_survive_a_round_trip_through_pem() {
         let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
         let authority = Authority::new("sort", now, hour).unwrap();
-        assert_eq!(authority_of(&authority.to_pem()).unwrap(), *authority.certificate());
+        assert_eq!(
+            parse_authority(&authority.to_pem()).unwrap(),
+            *authority.certificate()
+        );
         let id = "spiffe://sort/ns/job/fn/map/instance/3".parse().unwrap();
-        let request = Request::new().unwrap();
-        let issued = authority.issue(request.csr(), &id, "map-3", now, hour).unwrap();
-        let credentials = request.complete(id, "map-3".to_owned(), issued);
+        let request = CertificateRequest::new().unwrap();
+        let issued = authority
+            .issue(request.csr(), &id, "map-3", now, hour)
+            .unwrap();
+        let credentials = request.into_credentials(id, "map-3".to_owned(), issued);
         let (certificate, key) = credentials.to_pem();
         let read = Credentials::from_pem(&certificate, &key).unwrap();
-        assert_eq!((&read.id, &read.name, &read.key), (&credentials.id, &credentials.name, &credentials.key));
-        assert_eq!(Credentials::from_pem(&key, &certificate), Err(BadPem::Form("private key")));
-        assert_eq!(Credentials::from_pem("", &key), Err(BadPem::Form("certificate")));
+        assert_eq!(
+            (&read.id, &read.name, &read.key),
+            (&credentials.id, &credentials.name, &credentials.key)
+        );
+        assert_eq!(
+            Credentials::from_pem(&key, &certificate),
+            Err(InvalidPem::MissingBlock("private key"))
+        );
+        assert_eq!(
+            Credentials::from_pem("", &key),
+            Err(InvalidPem::MissingBlock("certificate"))
+        );
         let without_identity = Credentials::from_pem(&authority.to_pem(), &key);
-        assert!(matches!(without_identity, Err(BadPem::Certificate(_))), "a CA is no peer: {without_identity:?}");
+        assert!(
+            matches!(without_identity, Err(InvalidPem::Certificate(_))),
+            "a CA is no peer: {without_identity:?}"
+        );
     }
 }

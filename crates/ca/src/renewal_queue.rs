@@ -19,7 +19,10 @@ pub(crate) struct RenewalQueue<K> {
 
 impl<K> Default for RenewalQueue<K> {
     fn default() -> Self {
-        Self { by_time: BTreeSet::new(), times: BTreeMap::new() }
+        Self {
+            by_time: BTreeSet::new(),
+            times: BTreeMap::new(),
+        }
     }
 }
 
@@ -59,7 +62,10 @@ mod tests {
     #[test]
     fn a_third_of_the_lifetime_is_left() {
         let now = Instant::now();
-        assert_eq!(renewal_time(now, Duration::from_secs(24 * 3600)), now + Duration::from_secs(16 * 3600));
+        assert_eq!(
+            renewal_time(now, Duration::from_secs(24 * 3600)),
+            now + Duration::from_secs(16 * 3600)
+        );
     }
 
     proptest! {

@@ -30,7 +30,10 @@ impl Revocations {
 
     /// Names whose certificates would still be valid at `now`.
     pub(crate) fn current(&self, now: SystemTime) -> impl Iterator<Item = &str> {
-        self.ends.iter().filter(move |(_, end)| **end > now).map(|(name, _)| name.as_str())
+        self.ends
+            .iter()
+            .filter(move |(_, end)| **end > now)
+            .map(|(name, _)| name.as_str())
     }
 
     /// Drops expired names and returns the others.
@@ -58,6 +61,11 @@ mod tests {
             revocations.add(number.to_string(), later + Duration::from_secs(1));
         }
         let names = revocations.prune(now);
-        assert!(names.len() == MAX_NAMES && !names.contains("b") && !names.contains("0") && names.contains("1"));
+        assert!(
+            names.len() == MAX_NAMES
+                && !names.contains("b")
+                && !names.contains("0")
+                && names.contains("1")
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use nearpath_types::{FunctionId, InstanceId};
-use nearpath_wire::early::Entry;
+use nearpath_wire::zero_rtt::SessionEntry;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::handle::InstanceIdentity;
@@ -26,9 +26,16 @@ pub(crate) enum IssuerJob {
     /// The permitted callers of each function have changed.
     SetCallers(BTreeMap<FunctionId, Vec<FunctionId>>),
     /// Another instance begins a session with `callee`.
-    SetUpWorker { callee: String, reply: Sender<Option<WorkerSetup>> },
+    SetUpWorker {
+        callee: String,
+        reply: Sender<Option<WorkerSetup>>,
+    },
     /// That session's entries.
-    DeliverEntries { callee: String, entries: Vec<Entry>, done: Sender<()> },
+    DeliverEntries {
+        callee: String,
+        entries: Vec<SessionEntry>,
+        done: Sender<()>,
+    },
 }
 
 /// The request of one starting instance.
@@ -43,18 +50,22 @@ pub(crate) struct IssueRequest {
 /// Starts the thread. It ends when the last sender of jobs is dropped.
 pub(crate) fn start(mut issuer: Issuer) -> io::Result<Sender<IssuerJob>> {
     let (jobs, receiver) = channel();
-    std::thread::Builder::new().name("issuer".to_owned()).spawn(move || {
-        // Failing is harmless: with ordinary priority it only competes more with requests.
-        let _ = rustix::process::nice(NICENESS);
-        while run_once(&mut issuer, &receiver) {}
-    })?;
+    std::thread::Builder::new()
+        .name("issuer".to_owned())
+        .spawn(move || {
+            // Failing is harmless: with ordinary priority it only competes more with requests.
+            let _ = rustix::process::nice(NICENESS);
+            while run_once(&mut issuer, &receiver) {}
+        })?;
     Ok(jobs)
 }
 
 /// Serves what is queued or does one renewal step, waiting for either. Returns false once all senders are gone.
 pub(crate) fn run_once(issuer: &mut Issuer, jobs: &Receiver<IssuerJob>) -> bool {
     let begin = Instant::now();
-    let wait = issuer.next_due(begin).map_or(MAX_SLEEP, |at| at.saturating_duration_since(begin).min(MAX_SLEEP));
+    let wait = issuer.next_due(begin).map_or(MAX_SLEEP, |at| {
+        at.saturating_duration_since(begin).min(MAX_SLEEP)
+    });
     match jobs.recv_timeout(wait) {
         Ok(job) => serve_queued(issuer, job, jobs),
         Err(RecvTimeoutError::Timeout) => issuer.renew_next(TimePoint::now()),
@@ -75,7 +86,11 @@ fn serve_queued(issuer: &mut Issuer, first: IssuerJob, jobs: &Receiver<IssuerJob
                 let setup = issuer.worker_setup(&callee, TimePoint::now());
                 let _ = reply.send(setup); // the caller may have ended meanwhile
             }
-            IssuerJob::DeliverEntries { callee, entries, done } => {
+            IssuerJob::DeliverEntries {
+                callee,
+                entries,
+                done,
+            } => {
                 issuer.deliver_entries(&callee, entries, TimePoint::now());
                 let _ = done.send(()); // as above
             }
@@ -88,11 +103,18 @@ fn serve_queued(issuer: &mut Issuer, first: IssuerJob, jobs: &Receiver<IssuerJob
 
 /// Issues an identity unless the instance has ended. Returns the name to revoke if it ended during the work.
 fn serve_issue(issuer: &mut Issuer, request: IssueRequest) -> Option<String> {
-    let IssueRequest { function, instance, reply, permit } = request;
+    let IssueRequest {
+        function,
+        instance,
+        reply,
+        permit,
+    } = request;
     if reply.is_closed() {
         return None;
     }
-    let issued = issuer.issue(function, instance, TimePoint::now()).map_err(|error| error.to_string());
+    let issued = issuer
+        .issue(function, instance, TimePoint::now())
+        .map_err(|error| error.to_string());
     let undelivered = reply.send(issued).err();
     drop(permit);
     undelivered?.ok().map(|identity| identity.name.to_string())

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    CompletionArgs, DeployArgs, DescribeArgs, InvokeArgs, LogsArgs, LsArgs, PoolCommand, RmArgs, ScaleArgs,
-    StatusCommand, VersionArgs,
+    CompletionArgs, DeployArgs, DescribeArgs, InvokeArgs, LogsArgs, LsArgs, PoolCommand, RmArgs,
+    ScaleArgs, StatusCommand, VersionArgs,
 };
 use crate::doctor::DoctorArgs;
 use crate::rendezvous::RendezvousArgs;
@@ -65,7 +65,12 @@ pub struct GatewayArgs {
     #[arg(short, long, value_name = "URL", help_heading = "Gateway")]
     pub gateway: Option<String>,
     /// Administrator's name
-    #[arg(long, value_name = "NAME", env = "NEARPATH_USERNAME", help_heading = "Gateway")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "NEARPATH_USERNAME",
+        help_heading = "Gateway"
+    )]
     pub username: Option<String>,
     /// File with the administrator's password [default: $NEARPATH_PASSWORD, or the one that `nearpath up` created here]
     #[arg(long, value_name = "FILE", help_heading = "Gateway")]
@@ -75,12 +80,16 @@ pub struct GatewayArgs {
 /// Parses `KEY=VALUE`.
 pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
+        Some((key, value)) if !key.trim().is_empty() => {
+            Ok((key.trim().to_owned(), value.to_owned()))
+        }
         _ => Err("expected KEY=VALUE".to_owned()),
     }
 }
 
 fn exit_code_help() -> String {
-    let lines = crate::exit::ExitStatus::TABLE.iter().map(|(exit, text)| format!("  {}  {text}", *exit as u8));
+    let lines = crate::exit::ExitStatus::TABLE
+        .iter()
+        .map(|(exit, text)| format!("  {}  {text}", *exit as u8));
     format!("Exit codes:\n{}", lines.collect::<Vec<_>>().join("\n"))
 }

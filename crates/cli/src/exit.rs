@@ -33,12 +33,27 @@ impl ExitStatus {
         (ExitStatus::Ok, "done"),
         (ExitStatus::Failed, "the operation failed"),
         (ExitStatus::Usage, "the command line is not understood"),
-        (ExitStatus::Unreachable, "no gateway answers at that address"),
+        (
+            ExitStatus::Unreachable,
+            "no gateway answers at that address",
+        ),
         (ExitStatus::NotFound, "no such function"),
-        (ExitStatus::Unauthorised, "the credentials are missing or wrong"),
-        (ExitStatus::BadStack, "the stack file is invalid; nothing was sent"),
-        (ExitStatus::NotReady, "accepted, but not ready in time or crashed at start"),
-        (ExitStatus::FunctionError, "the called function answered with an error status"),
+        (
+            ExitStatus::Unauthorised,
+            "the credentials are missing or wrong",
+        ),
+        (
+            ExitStatus::BadStack,
+            "the stack file is invalid; nothing was sent",
+        ),
+        (
+            ExitStatus::NotReady,
+            "accepted, but not ready in time or crashed at start",
+        ),
+        (
+            ExitStatus::FunctionError,
+            "the called function answered with an error status",
+        ),
     ];
 }
 
@@ -60,7 +75,10 @@ pub struct CommandError {
 impl CommandError {
     /// Creates an error with a text.
     pub fn new(exit: ExitStatus, text: impl Into<String>) -> Self {
-        Self { exit, text: text.into() }
+        Self {
+            exit,
+            text: text.into(),
+        }
     }
 
     /// Creates an error that prints nothing.

@@ -11,7 +11,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     // Before any argument is parsed: this hidden command runs once per instance, between fork and watchdog, and must be fast.
-    if std::env::args_os().nth(1).is_some_and(|word| word == "instance-init") {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == "instance-init")
+    {
         return nearpath_kernel::sandbox::instance_init();
     }
     nearpath_cli::run(nearpath_cli::args::Cli::parse().command)

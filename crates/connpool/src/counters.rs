@@ -3,11 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use crate::state::Figures;
+use crate::state::KeyFigures;
 
-/// Of one [`Key`](crate::destination::Key).
+/// Of one [`Key`](crate::destination_of::Key).
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct DestinationCounters {
     /// Connections given that were open already.
     pub hits: Cell<u64>,
     /// Connections given that had to be opened.
@@ -23,61 +23,76 @@ pub struct Ledger {
     /// Connections cleaned for their next client.
     pub resets: Cell<u64>,
     /// Bytes to the destination.
-    pub sent: Cell<u64>,
+    pub sent_bytes: Cell<u64>,
     /// Bytes from it.
-    pub received: Cell<u64>,
+    pub received_bytes: Cell<u64>,
     /// Calls for which no warm socket took the place of the function's own, by the reason: the way out carried them.
-    pub passed: RefCell<BTreeMap<&'static str, u64>>,
+    pub pass_through: RefCell<BTreeMap<&'static str, u64>>,
     /// Of the connections given, those that took the place of a function's own.
-    pub given: Cell<u64>,
+    pub handed_over: Cell<u64>,
     /// Requests answered with what was kept of an earlier answer.
-    pub cached: Cell<u64>,
+    pub cache_hits: Cell<u64>,
     /// Of those that the destination had to confirm first, answers that were still good.
-    pub confirmed: Cell<u64>,
+    pub revalidated: Cell<u64>,
     /// Writes that were answered before they were done, and connections whose writes were taken so.
-    pub early: Cell<u64>,
+    pub early_writes: Cell<u64>,
     /// Of those, writes that failed.
-    pub lost: Cell<u64>,
+    pub failed_writes: Cell<u64>,
     /// Failures that the function was told of.
-    pub told: Cell<u64>,
+    pub reported_failures: Cell<u64>,
     /// Reads that were issued when a call of the function arrived, and used.
-    pub foreseen: Cell<u64>,
+    pub prefetch_used: Cell<u64>,
     /// Such reads that nobody asked for in time.
-    pub unforeseen: Cell<u64>,
+    pub prefetch_unused: Cell<u64>,
     /// Connections given that began with a window which their path had borne.
-    pub opened: Cell<u64>,
+    pub windows_opened: Cell<u64>,
     /// Clients that had to keep a connection, by the reason.
     pub pins: RefCell<BTreeMap<&'static str, u64>>,
 }
 
-impl Ledger {
+impl DestinationCounters {
     /// One more.
-    pub fn count(counter: &Cell<u64>, more: u64) {
+    pub fn increase(counter: &Cell<u64>, more: u64) {
         counter.set(counter.get() + more);
     }
 
     /// A warm socket took the place of a function's own.
-    pub fn gave(&self) {
-        Self::count(&self.given, 1); // what it hit the stock has counted
+    pub fn count_handed_over(&self) {
+        Self::increase(&self.handed_over, 1); // what it hit the stock has counted
     }
 
     /// None did.
-    pub fn passed(&self, why: &'static str) {
-        *self.passed.borrow_mut().entry(why).or_default() += 1;
+    pub fn count_pass_through(&self, why: &'static str) {
+        *self.pass_through.borrow_mut().entry(why).or_default() += 1;
     }
 
     /// What the stock counted of a key that it forgets.
-    pub fn keep(&self, figures: &Figures) {
-        let Figures { hits, misses, waits, refused, failed, stale, .. } = *figures;
-        let cells = [&self.hits, &self.misses, &self.waits, &self.refused, &self.failed, &self.stale];
+    pub fn add_key_figures(&self, figures: &KeyFigures) {
+        let KeyFigures {
+            hits,
+            misses,
+            waits,
+            refused,
+            failed,
+            stale,
+            ..
+        } = *figures;
+        let cells = [
+            &self.hits,
+            &self.misses,
+            &self.waits,
+            &self.refused,
+            &self.failed,
+            &self.stale,
+        ];
         cells
             .into_iter()
             .zip([hits, misses, waits, refused, failed, stale])
-            .for_each(|(cell, more)| Self::count(cell, more));
+            .for_each(|(cell, more)| Self::increase(cell, more));
     }
 
     /// A client keeps its connection until it leaves.
-    pub fn pinned(&self, why: &'static str) {
+    pub fn count_pin(&self, why: &'static str) {
         *self.pins.borrow_mut().entry(why).or_default() += 1;
     }
 }

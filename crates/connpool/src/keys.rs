@@ -3,87 +3,126 @@
 use std::collections::BTreeMap;
 
 use nearpath_types::FunctionId;
-use nearpath_types::egress::{Egress, Shared, Tls};
+use nearpath_types::egress::{EgressSpec, EgressTls, SharingScope};
 
-use crate::destination::{Key, namespace};
+use crate::destination::{PoolKey, namespace_of};
 
 /// Owners that are remembered while they have no instance.
-const REMEMBERED: usize = 4_096;
+const MAX_REMEMBERED_OWNERS: usize = 4_096;
 
 /// The contents of secrets, by their names.
-pub type Secrets = BTreeMap<String, Vec<u8>>;
+pub type SecretContents = BTreeMap<String, Vec<u8>>;
 
 /// A [`Key`] without its epoch.
-type Place = (String, String, String);
+type KeyIdentity = (String, String, String);
 
 /// What was declared last under each key.
 #[derive(Debug, Default)]
-pub struct Keys {
-    known: BTreeMap<Place, Declared>,
-    last: u64,
+pub struct KeyRegistry {
+    declarations: BTreeMap<KeyIdentity, KeyDeclaration>,
+    last_epoch: u64,
 }
 
 #[derive(Debug)]
-struct Declared {
-    egress: Egress,
-    secrets: Secrets,
+struct KeyDeclaration {
+    egress: EgressSpec,
+    secrets: SecretContents,
     epoch: u64,
     users: u32,
 }
 
-impl Keys {
+impl KeyRegistry {
     /// The key of a destination that one more instance has. As long as its settings and secrets stay as they were, it stays the same.
-    pub fn take(&mut self, function: &FunctionId, chain: Option<&str>, egress: &Egress, secrets: &Secrets) -> Key {
-        let (owner, to, identity) = place(function, chain, egress);
-        self.forget();
-        let next = self.last + 1;
-        let fresh = || Declared { egress: egress.clone(), secrets: secrets.clone(), epoch: 0, users: 0 };
-        let declared = self.known.entry((owner.clone(), to.clone(), identity.clone())).or_insert_with(fresh);
+    pub fn acquire_key(
+        &mut self,
+        function: &FunctionId,
+        chain: Option<&str>,
+        egress: &EgressSpec,
+        secrets: &SecretContents,
+    ) -> PoolKey {
+        let (owner, to, identity) = key_identity(function, chain, egress);
+        self.forget_unused();
+        let next = self.last_epoch + 1;
+        let fresh = || KeyDeclaration {
+            egress: egress.clone(),
+            secrets: secrets.clone(),
+            epoch: 0,
+            users: 0,
+        };
+        let declared = self
+            .declarations
+            .entry((owner.clone(), to.clone(), identity.clone()))
+            .or_insert_with(fresh);
         if declared.epoch == 0 || declared.egress != *egress || declared.secrets != *secrets {
-            *declared = Declared { epoch: next, users: declared.users, ..fresh() };
-            self.last = next;
+            *declared = KeyDeclaration {
+                epoch: next,
+                users: declared.users,
+                ..fresh()
+            };
+            self.last_epoch = next;
         }
         declared.users += 1;
-        Key { owner, to, identity, epoch: declared.epoch }
+        PoolKey {
+            owner,
+            host_port: to,
+            identity,
+            epoch: declared.epoch,
+        }
     }
 
     /// Another owner of the namespace whose instances say another ceiling for the same place, and which.
-    pub fn contradicts(&self, key: &Key, egress: &Egress) -> Option<(&str, u32)> {
-        let other = |((owner, to, _), declared): &(&Place, &Declared)| {
-            declared.users > 0 && *to == key.to && *owner != key.owner && declared.egress.max != egress.max
+    pub fn find_limit_conflict(&self, key: &PoolKey, egress: &EgressSpec) -> Option<(&str, u32)> {
+        let other = |((owner, to, _), declared): &(&KeyIdentity, &KeyDeclaration)| {
+            declared.users > 0
+                && *to == key.host_port
+                && *owner != key.owner
+                && declared.egress.max != egress.max
         };
-        let others = self.known.iter().filter(other);
-        let mut beside = others.filter(|((owner, ..), _)| namespace(owner) == key.namespace());
-        beside.next().map(|((owner, ..), declared)| (owner.as_str(), declared.egress.max))
+        let others = self.declarations.iter().filter(other);
+        let mut beside = others.filter(|((owner, ..), _)| namespace_of(owner) == key.namespace());
+        beside
+            .next()
+            .map(|((owner, ..), declared)| (owner.as_str(), declared.egress.max))
     }
 
     /// One instance less has it.
-    pub fn give_back(&mut self, key: &Key) {
-        let place = (key.owner.clone(), key.to.clone(), key.identity.clone());
-        if let Some(declared) = self.known.get_mut(&place) {
+    pub fn release_key(&mut self, key: &PoolKey) {
+        let place = (
+            key.owner.clone(),
+            key.host_port.clone(),
+            key.identity.clone(),
+        );
+        if let Some(declared) = self.declarations.get_mut(&place) {
             declared.users = declared.users.saturating_sub(1);
         }
     }
 
-    fn forget(&mut self) {
-        if self.known.len() >= REMEMBERED {
-            self.known.retain(|_, declared| declared.users > 0);
+    fn forget_unused(&mut self) {
+        if self.declarations.len() >= MAX_REMEMBERED_OWNERS {
+            self.declarations.retain(|_, declared| declared.users > 0);
         }
     }
 }
 
-fn place(function: &FunctionId, chain: Option<&str>, egress: &Egress) -> Place {
-    let user = egress.login.as_ref().map(|login| format!("{}@{}", login.user, login.database.as_deref().unwrap_or("")));
+fn key_identity(function: &FunctionId, chain: Option<&str>, egress: &EgressSpec) -> KeyIdentity {
+    let user = egress
+        .login
+        .as_ref()
+        .map(|login| format!("{}@{}", login.user, login.database.as_deref().unwrap_or("")));
     let mut identity = user.unwrap_or_default();
-    if let Tls::Originate { ca } = &egress.tls {
+    if let EgressTls::Originate { ca } = &egress.tls {
         identity.push_str(&format!(" tls {}", ca.as_deref().unwrap_or("")));
     }
     match (egress.shared, chain) {
-        (Shared::Chain, Some(chain)) => {
+        (SharingScope::Chain, Some(chain)) => {
             identity.push_str(&format!(" {egress}")); // shared by those alone who declare the same
-            (format!("{}/{chain}", function.namespace), egress.to(), identity)
+            (
+                format!("{}/{chain}", function.namespace),
+                egress.host_port(),
+                identity,
+            )
         }
-        _ => (function.to_string(), egress.to(), identity),
+        _ => (function.to_string(), egress.host_port(), identity),
     }
 }
 
@@ -91,45 +130,70 @@ fn place(function: &FunctionId, chain: Option<&str>, egress: &Egress) -> Place {
 mod tests {
     use super::*;
 
-    fn id(name: &str) -> FunctionId {
+    fn function_id(name: &str) -> FunctionId {
         name.parse().unwrap()
     }
 
-    fn egress(text: &str) -> Egress {
+    fn egress(text: &str) -> EgressSpec {
         text.parse().unwrap()
     }
 
-    fn secrets(content: &str) -> Secrets {
+    fn secrets(content: &str) -> SecretContents {
         [("door".to_owned(), content.as_bytes().to_vec())].into()
     }
 
     #[test]
     fn a_change_of_settings_or_secrets_begins_an_epoch() {
-        let mut keys = Keys::default();
-        let mut key = |text: &str, content: &str| keys.take(&id("f"), None, &egress(text), &secrets(content));
+        let mut keys = KeyRegistry::default();
+        let mut key = |text: &str, content: &str| {
+            keys.acquire_key(&function_id("f"), None, &egress(text), &secrets(content))
+        };
         let first = key("db:5432 user=a", "old");
         assert_eq!(key("db:5432 user=a", "old"), first);
         let renewed = key("db:5432 user=a", "new");
         assert!(renewed.epoch > first.epoch);
         assert!(key("db:5432 user=a max=3", "new").epoch > renewed.epoch);
-        assert_eq!(key("db:5433 protocol=postgres user=a", "new").to, "db:5433");
+        assert_eq!(
+            key("db:5433 protocol=postgres user=a", "new").host_port,
+            "db:5433"
+        );
     }
 
     #[test]
     fn functions_share_only_what_they_declare_alike_in_one_chain() {
-        let mut keys = Keys::default();
-        let mut key = |name, chain, text| keys.take(&id(name), chain, &egress(text), &Secrets::new());
-        let (a, b) = (key("a", Some("shop"), "db:5432 shared=chain"), key("b", Some("shop"), "db:5432 shared=chain"));
+        let mut keys = KeyRegistry::default();
+        let mut key = |name, chain, text| {
+            keys.acquire_key(
+                &function_id(name),
+                chain,
+                &egress(text),
+                &SecretContents::new(),
+            )
+        };
+        let (a, b) = (
+            key("a", Some("shop"), "db:5432 shared=chain"),
+            key("b", Some("shop"), "db:5432 shared=chain"),
+        );
         assert_eq!(a, b);
         assert_ne!(a, key("c", Some("shop"), "db:5432 shared=chain max=3"));
-        assert_eq!(a, key("a", Some("shop"), "db:5432 shared=chain"), "another's settings do not end its epoch");
-        assert_ne!(a.owner, key("d", Some("other"), "db:5432 shared=chain").owner);
+        assert_eq!(
+            a,
+            key("a", Some("shop"), "db:5432 shared=chain"),
+            "another's settings do not end its epoch"
+        );
+        assert_ne!(
+            a.owner,
+            key("d", Some("other"), "db:5432 shared=chain").owner
+        );
         assert_ne!(
             a.owner,
             key("a.elsewhere", Some("shop"), "db:5432 shared=chain").owner,
             "a chain is one of its namespace"
         );
-        assert_ne!(key("a", Some("shop"), "db:5432").owner, key("b", Some("shop"), "db:5432").owner);
+        assert_ne!(
+            key("a", Some("shop"), "db:5432").owner,
+            key("b", Some("shop"), "db:5432").owner
+        );
         assert_ne!(
             key("a", None, "x:1 shared=chain").owner,
             key("b", None, "x:1 shared=chain").owner,
@@ -139,23 +203,56 @@ mod tests {
 
     #[test]
     fn who_logs_in_and_who_does_not_never_share() {
-        let mut keys = Keys::default();
-        let texts =
-            ["db:5432", "db:5432 user=a", "db:5432 user=b", "db:5432 user=a database=x", "db:5432 tls=originate"];
-        let all: std::collections::BTreeSet<_> =
-            texts.iter().map(|text| keys.take(&id("f"), None, &egress(text), &Secrets::new()).identity).collect();
+        let mut keys = KeyRegistry::default();
+        let texts = [
+            "db:5432",
+            "db:5432 user=a",
+            "db:5432 user=b",
+            "db:5432 user=a database=x",
+            "db:5432 tls=originate",
+        ];
+        let all: std::collections::BTreeSet<_> = texts
+            .iter()
+            .map(|text| {
+                keys.acquire_key(
+                    &function_id("f"),
+                    None,
+                    &egress(text),
+                    &SecretContents::new(),
+                )
+                .identity
+            })
+            .collect();
         assert_eq!(all.len(), texts.len());
     }
 
     #[test]
     fn what_nobody_has_is_forgotten_when_there_is_too_much_of_it() {
-        let mut keys = Keys::default();
-        let kept = keys.take(&id("kept"), None, &egress("db:1"), &Secrets::new());
-        for number in 0..REMEMBERED + 10 {
-            let key = keys.take(&id(&format!("f{number}")), None, &egress("db:1"), &Secrets::new());
-            keys.give_back(&key);
+        let mut keys = KeyRegistry::default();
+        let kept = keys.acquire_key(
+            &function_id("kept"),
+            None,
+            &egress("db:1"),
+            &SecretContents::new(),
+        );
+        for number in 0..MAX_REMEMBERED_OWNERS + 10 {
+            let key = keys.acquire_key(
+                &function_id(&format!("f{number}")),
+                None,
+                &egress("db:1"),
+                &SecretContents::new(),
+            );
+            keys.release_key(&key);
         }
-        assert!(keys.known.len() <= REMEMBERED);
-        assert_eq!(keys.take(&id("kept"), None, &egress("db:1"), &Secrets::new()), kept);
+        assert!(keys.declarations.len() <= MAX_REMEMBERED_OWNERS);
+        assert_eq!(
+            keys.acquire_key(
+                &function_id("kept"),
+                None,
+                &egress("db:1"),
+                &SecretContents::new()
+            ),
+            kept
+        );
     }
 }

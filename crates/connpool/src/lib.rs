@@ -1,7 +1,7 @@
 //! Connections to destinations outside, opened ahead and kept for functions that live shortly.
 //!
-//! [`state`] decides what is kept open, without socket or clock; [`pool`] opens, watches and hands out accordingly. [`idle`] keeps used connections
-//! that an adapter has proved clean. [`cwnd`] remembers what the paths to destinations carry, [`tls`] speaks TLS towards them. No module here knows a
+//! [`phase`] decides what is kept open, without socket or clock; [`pool`] opens, watches and hands out accordingly. [`idle`] keeps used connections
+//! that an adapter has proved clean. [`cwnd`] remembers what the paths to destinations carry, [`from_tls`] speaks TLS towards them. No module here knows a
 //! protocol or an instance: what is special about a protocol arrives as plain settings.
 #![forbid(unsafe_code)]
 

@@ -11,28 +11,28 @@ use crate::pool::is_quiet;
 use crate::state::SocketId;
 
 /// So many lie on one at the most: as many connections as begin before anybody is told of the first.
-pub const DEPTH: usize = 4;
+pub const MAX_READY_SOCKETS: usize = 4;
 
 /// See the module. Clones are the same tray.
 #[derive(Debug, Clone, Default)]
-pub struct Tray(Arc<Mutex<Vec<(SocketId, OwnedFd)>>>);
+pub struct ReadySlot(Arc<Mutex<Vec<(SocketId, OwnedFd)>>>);
 
-impl Tray {
+impl ReadySlot {
     /// Lays a connection here, which is the first one to be taken.
-    pub fn lay(&self, socket: SocketId, duplicate: OwnedFd) {
-        self.lock().push((socket, duplicate));
+    pub fn put(&self, socket: SocketId, duplicate: OwnedFd) {
+        self.lock_sockets().push((socket, duplicate));
     }
 
     /// Takes away what lies here. Whether it was still this connection: if not, a clerk has it, and says so soon.
-    pub fn lift(&self, socket: SocketId) -> bool {
-        let mut lying = self.lock();
+    pub fn take_back(&self, socket: SocketId) -> bool {
+        let mut lying = self.lock_sockets();
         let at = lying.iter().position(|(lies, _)| *lies == socket);
         at.map(|at| lying.remove(at)).is_some()
     }
 
     /// The newest that is healthy at this moment: the keeper hears of those that are not, and closes them.
     pub fn take(&self) -> Option<(SocketId, OwnedFd)> {
-        let mut lying = self.lock();
+        let mut lying = self.lock_sockets();
         let at = lying.iter().rposition(|(_, socket)| is_quiet(socket))?;
         Some(lying.remove(at))
     }
@@ -44,11 +44,11 @@ impl Tray {
 
     /// Returns the number of ready sockets.
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.lock_sockets().len()
     }
 
     /// Held for a few system calls at the most, by the node's own threads alone. Nothing in there can be left half done.
-    fn lock(&self) -> MutexGuard<'_, Vec<(SocketId, OwnedFd)>> {
+    fn lock_sockets(&self) -> MutexGuard<'_, Vec<(SocketId, OwnedFd)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -60,45 +60,54 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn one_is_taken_once_and_only_while_it_is_quiet() {
+    fn a_socket_is_taken_once_and_only_while_it_is_quiet() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (tray, [one, other]) = (Tray::default(), [1, 2].map(SocketId));
+        let (tray, [one, other]) = (ReadySlot::default(), [1, 2].map(SocketId));
         let lay = |socket| {
             let client = TcpStream::connect(server.local_addr().unwrap()).unwrap();
-            tray.lay(socket, client.into());
+            tray.put(socket, client.into());
             server.accept().unwrap().0
         };
         let _quiet = lay(one);
-        assert!(!tray.lift(other), "it is another one");
+        assert!(!tray.take_back(other), "it is another one");
         assert_eq!(tray.take().unwrap().0, one);
-        assert!(tray.take().is_none() && !tray.lift(one));
+        assert!(tray.take().is_none() && !tray.take_back(one));
         let mut loud = lay(other);
         loud.write_all(b"!").unwrap();
-        let heard = |tray: &Tray| tray.lock().iter().any(|(_, socket)| !is_quiet(socket));
+        let heard = |tray: &ReadySlot| {
+            tray.lock_sockets()
+                .iter()
+                .any(|(_, socket)| !is_quiet(socket))
+        };
         while !heard(&tray) {
             std::thread::yield_now();
         }
         assert!(tray.take().is_none(), "it has something to read");
-        assert!(tray.len() == 1 && tray.lift(other) && tray.is_empty());
+        assert!(tray.len() == 1 && tray.take_back(other) && tray.is_empty());
     }
 
     #[test]
     fn the_newest_that_is_quiet_comes_first() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
-        let tray = Tray::default();
+        let tray = ReadySlot::default();
         let mut peers: Vec<_> = [1, 2, 3]
             .map(SocketId)
             .map(|socket| {
-                tray.lay(socket, TcpStream::connect(server.local_addr().unwrap()).unwrap().into());
+                tray.put(
+                    socket,
+                    TcpStream::connect(server.local_addr().unwrap())
+                        .unwrap()
+                        .into(),
+                );
                 server.accept().unwrap().0
             })
             .into();
         peers[2].write_all(b"!").unwrap();
-        while is_quiet(&tray.lock()[2].1) {
+        while is_quiet(&tray.lock_sockets()[2].1) {
             std::thread::yield_now();
         }
         assert_eq!(tray.take().map(|(socket, _)| socket), Some(SocketId(2)));
-        assert!(tray.lift(SocketId(3)) && !tray.lift(SocketId(2)));
+        assert!(tray.take_back(SocketId(3)) && !tray.take_back(SocketId(2)));
         assert_eq!(tray.take().map(|(socket, _)| socket), Some(SocketId(1)));
     }
 }

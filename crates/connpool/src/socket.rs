@@ -11,77 +11,85 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::pool::{Gone, Lease, is_quiet};
+use crate::pool::{ConnectionLease, LeaseGuard, is_quiet};
 
 /// Longest wait for a destination to close what we have closed.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// See the module.
 #[derive(Debug)]
-pub struct Socket {
-    stream: RefCell<Stream>,
-    gone: Gone,
+pub struct UpstreamSocket {
+    stream: RefCell<UpstreamStream>,
+    guard: LeaseGuard,
 }
 
 /// The bytes of one.
 #[derive(Debug)]
-pub enum Stream {
+pub enum UpstreamStream {
     /// As they go over the network.
     Plain(TcpStream),
     /// Through TLS.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Socket {
+impl UpstreamSocket {
     /// As the keeper gave it.
-    pub fn plain(lease: Lease) -> Self {
-        Self { stream: RefCell::new(Stream::Plain(lease.stream)), gone: lease.gone }
+    pub fn from_lease(lease: ConnectionLease) -> Self {
+        Self {
+            stream: RefCell::new(UpstreamStream::Plain(lease.stream)),
+            guard: lease.guard,
+        }
     }
 
     /// With TLS on it.
-    pub fn tls(stream: TlsStream<TcpStream>, gone: Gone) -> Self {
-        Self { stream: RefCell::new(Stream::Tls(Box::new(stream))), gone }
+    pub fn from_tls(stream: TlsStream<TcpStream>, guard: LeaseGuard) -> Self {
+        Self {
+            stream: RefCell::new(UpstreamStream::Tls(Box::new(stream))),
+            guard,
+        }
     }
 
     /// The bytes, and what has to be kept until they have ended.
-    pub fn into_parts(self) -> (Stream, Gone) {
-        (self.stream.into_inner(), self.gone)
+    pub fn into_parts(self) -> (UpstreamStream, LeaseGuard) {
+        (self.stream.into_inner(), self.guard)
     }
 
     /// Whether it is open and there is nothing to read. (Session tickets, which a TLS server sends when it likes, are taken in and are nothing to read.)
     pub fn is_quiet(&self) -> bool {
         let mut stream = self.stream.borrow_mut();
         match &mut *stream {
-            Stream::Plain(stream) => is_quiet(stream),
-            Stream::Tls(stream) => {
+            UpstreamStream::Plain(stream) => is_quiet(stream),
+            UpstreamStream::Tls(stream) => {
                 let (mut byte, mut cx) = ([0], Context::from_waker(Waker::noop()));
-                let pending = Pin::new(&mut **stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending();
+                let pending = Pin::new(&mut **stream)
+                    .poll_read(&mut cx, &mut ReadBuf::new(&mut byte))
+                    .is_pending();
                 pending && is_quiet(stream.get_ref().0)
             }
         }
     }
 
     /// Whether it goes to where its destination is now.
-    pub fn is_at_home(&self) -> bool {
-        self.gone.is_at_home()
+    pub fn is_binding_current(&self) -> bool {
+        self.guard.is_binding_current()
     }
 
     /// A duplicate by which the kernel can be asked about the connection while somebody else reads it.
     ///
     /// # Errors
     /// When the process has no more descriptors.
-    pub fn witness(&self) -> io::Result<OwnedFd> {
+    pub fn duplicate_fd(&self) -> io::Result<OwnedFd> {
         match &*self.stream.borrow() {
-            Stream::Plain(stream) => stream.as_fd().try_clone_to_owned(),
-            Stream::Tls(stream) => stream.get_ref().0.as_fd().try_clone_to_owned(),
+            UpstreamStream::Plain(stream) => stream.as_fd().try_clone_to_owned(),
+            UpstreamStream::Tls(stream) => stream.get_ref().0.as_fd().try_clone_to_owned(),
         }
     }
 
     /// Says `words`, if any, closes, and keeps its place below the ceiling until the destination has closed, too.
-    pub async fn leave(mut self, words: &[u8]) {
+    pub async fn close_with_message(mut self, words: &[u8]) {
         match self.stream.get_mut() {
-            Stream::Plain(stream) => self.gone.look(stream),
-            Stream::Tls(stream) => self.gone.look(stream.get_ref().0),
+            UpstreamStream::Plain(stream) => self.guard.sample_flow(stream),
+            UpstreamStream::Tls(stream) => self.guard.sample_flow(stream.get_ref().0),
         }
         let bye = async {
             self.write_all(words).await?;
@@ -91,13 +99,13 @@ impl Socket {
             io::Result::Ok(())
         };
         // It is closed in any case.
-        let _ = tokio::time::timeout(FAREWELL, bye).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, bye).await;
         drop(self.stream);
-        drop(self.gone);
+        drop(self.guard);
     }
 }
 
-impl AsFd for Stream {
+impl AsFd for UpstreamStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Plain(stream) => stream.as_fd(),
@@ -106,8 +114,12 @@ impl AsFd for Stream {
     }
 }
 
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+impl AsyncRead for UpstreamStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, into),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, into),
@@ -115,8 +127,12 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+impl AsyncWrite for UpstreamStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
@@ -138,14 +154,22 @@ impl AsyncWrite for Stream {
     }
 }
 
-impl AsyncRead for Socket {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+impl AsyncRead for UpstreamSocket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(self.stream.get_mut()).poll_read(cx, into)
     }
 }
 
-impl AsyncWrite for Socket {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+impl AsyncWrite for UpstreamSocket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(self.stream.get_mut()).poll_write(cx, bytes)
     }
 

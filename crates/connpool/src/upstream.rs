@@ -2,20 +2,20 @@
 
 use std::rc::Rc;
 
-use crate::adapter_state::Rooms;
-use crate::counters::Ledger;
-use crate::destination::Destination;
-use crate::pool::Backends;
+use crate::adapter_state::AdapterRegistry;
+use crate::counters::DestinationCounters;
+use crate::destination::EgressDestination;
+use crate::pool::ConnectionSource;
 
 /// A destination, and how one function gets connections to it.
 #[derive(Clone)]
-pub struct Upstream {
+pub struct UpstreamHandle {
     /// The destination.
-    pub destination: Rc<Destination>,
+    pub destination: Rc<EgressDestination>,
     /// Opens connections to it.
-    pub backends: Rc<dyn Backends>,
+    pub source: Rc<dyn ConnectionSource>,
     /// State that adapters share between clients.
-    pub rooms: Rc<Rooms>,
+    pub adapters: Rc<AdapterRegistry>,
     /// Counters of this destination.
-    pub ledger: Rc<Ledger>,
+    pub counters: Rc<DestinationCounters>,
 }

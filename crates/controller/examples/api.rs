@@ -10,52 +10,69 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use nearpath_controller::{Auth, Config, Controller, Credentials, Fleet, api};
-use nearpath_types::status::Usage;
+use nearpath_controller::{AdminCredentials, AuthMode, Controller, ControllerConfig, Fleet, api};
+use nearpath_types::status::UsageStatus;
 use nearpath_types::{
-    Desired, FunctionId, LogLine, LogQuery, ObservedFunction, StatusQuery, StatusReport, StatusSource,
+    DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction, StatusQuery, StatusReport,
+    StatusSource,
 };
 use tokio::sync::mpsc;
 
-struct Nothing;
+struct EmptyFleet;
 
-impl Fleet for Nothing {
-    fn apply(&self, _: Desired) {}
-    fn observed(&self) -> Arc<Vec<ObservedFunction>> {
+impl Fleet for EmptyFleet {
+    fn apply_desired(&self, _: DesiredState) {}
+    fn observed_functions(&self) -> Arc<Vec<ObservedFunction>> {
         Arc::default()
     }
-    fn logs(&self, _: LogQuery) -> mpsc::Receiver<LogLine> {
+    fn read_logs(&self, _: LogQuery) -> mpsc::Receiver<LogLine> {
         mpsc::channel(1).1
     }
-    fn usage(&self, _: FunctionId) -> BoxFuture<'static, Usage> {
-        std::future::ready(Usage::default()).boxed()
+    fn function_usage(&self, _: FunctionId) -> BoxFuture<'static, UsageStatus> {
+        std::future::ready(UsageStatus::default()).boxed()
     }
-    fn invocations(&self, _: &FunctionId) -> u64 {
+    fn invocation_count(&self, _: &FunctionId) -> u64 {
         0
     }
 }
 
-impl StatusSource for Nothing {
+impl StatusSource for EmptyFleet {
     fn status(&self, query: StatusQuery) -> StatusReport {
-        query.read(serde_json::json!([])).expect("every report may be empty")
+        query
+            .read(serde_json::json!([]))
+            .expect("every report may be empty")
     }
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    nearpath_daemon::logs::init(nearpath_daemon::logs::Format::Text);
+    nearpath_daemon::logs::init(nearpath_daemon::logs::LogFormat::Text);
     let mut arguments = std::env::args().skip(1);
     let folder = arguments.next().ok_or("first argument: a folder")?;
-    let listener = tokio::net::TcpListener::bind(arguments.next().ok_or("second argument: ADDRESS:PORT")?).await?;
-    let admin = Credentials { user: "admin".to_owned(), password: "admin".to_owned() };
-    let config = Config { auth: Auth::Given(admin), ..Config::new(folder) };
-    let router = Controller::open(config, Arc::new(Nothing), Arc::new(Nothing)).await?.router();
+    let listener =
+        tokio::net::TcpListener::bind(arguments.next().ok_or("second argument: ADDRESS:PORT")?)
+            .await?;
+    let admin = AdminCredentials {
+        user: "admin".to_owned(),
+        password: "admin".to_owned(),
+    };
+    let config = ControllerConfig {
+        auth: AuthMode::Provided(admin),
+        ..ControllerConfig::new(folder)
+    };
+    let router = Controller::open(config, Arc::new(EmptyFleet), Arc::new(EmptyFleet))
+        .await?
+        .build_router();
     loop {
         let (stream, _) = listener.accept().await?;
         let router = router.clone();
-        let service =
-            hyper::service::service_fn(move |request| api::answer(router.clone(), request).map(Ok::<_, Infallible>));
+        let service = hyper::service::service_fn(move |request| {
+            api::answer_with_router(router.clone(), request).map(Ok::<_, Infallible>)
+        });
         let mut http = hyper::server::conn::http1::Builder::new();
-        tokio::spawn(http.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service));
+        tokio::spawn(
+            http.timer(TokioTimer::new())
+                .serve_connection(TokioIo::new(stream), service),
+        );
     }
 }

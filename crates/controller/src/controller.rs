@@ -9,45 +9,53 @@ use nearpath_types::{FunctionId, StatusSource};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::credentials::{Auth, Credentials};
+use crate::credentials::{AdminCredentials, AuthMode};
 use crate::fleet::Fleet;
-use crate::model::{Command, Model, Outcome};
-use crate::store::{DataDir, OpenError, Store};
-use crate::writer::{Failure, Order, Shown, Writer};
+use crate::model::{CommandOutcome, ControllerCommand, ControllerModel};
+use crate::store::{ControllerStore, DataDir, StoreOpenError};
+use crate::store_writer::{CommandRequest, ControllerError, PublishedState, StoreWriter};
 
 /// How to open a controller.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct ControllerConfig {
     /// Where the database, the lock and generated credentials are.
     pub data_dir: PathBuf,
     /// Who may use the API.
-    pub auth: Auth,
+    pub auth: AuthMode,
     /// What `/system/info` tells.
-    pub version: Version,
+    pub version: BuildVersion,
 }
 
-impl Config {
+impl ControllerConfig {
     /// A controller on `data_dir` with generated credentials.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
-        Self { data_dir: data_dir.into(), auth: Auth::Generated, version: Version::default() }
+        Self {
+            data_dir: data_dir.into(),
+            auth: AuthMode::Generated,
+            version: BuildVersion::default(),
+        }
     }
 }
 
 /// Which build this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Version {
+pub struct BuildVersion {
     /// Release number.
     pub release: String,
     /// Commit, or empty.
-    pub sha: String,
+    pub commit_sha: String,
     /// The commit's first line, or empty.
     pub commit_message: String,
 }
 
-impl Default for Version {
+impl Default for BuildVersion {
     fn default() -> Self {
         let release = env!("CARGO_PKG_VERSION").to_owned();
-        Self { release, sha: String::new(), commit_message: String::new() }
+        Self {
+            release,
+            commit_sha: String::new(),
+            commit_message: String::new(),
+        }
     }
 }
 
@@ -55,27 +63,29 @@ impl Default for Version {
 /// [`Controller::close`], or when the last handle (the router and its open requests included) is gone.
 #[derive(Clone)]
 pub struct Controller {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<ControllerState>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct ControllerState {
     pub(crate) fleet: Arc<dyn Fleet>,
     pub(crate) status: Arc<dyn StatusSource>,
-    pub(crate) credentials: Option<Credentials>,
-    pub(crate) version: Version,
-    shown: Arc<Shown>,
-    work: Mutex<Option<Work>>,
+    pub(crate) credentials: Option<AdminCredentials>,
+    pub(crate) version: BuildVersion,
+    published: Arc<PublishedState>,
+    store_thread: Mutex<Option<StoreThread>>,
 }
 
 /// The open end of the store's thread.
-struct Work {
-    orders: Sender<Order>,
+struct StoreThread {
+    requests: Sender<CommandRequest>,
     thread: JoinHandle<()>,
 }
 
 impl std::fmt::Debug for Controller {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Controller").field("trouble", &self.trouble()).finish_non_exhaustive()
+        f.debug_struct("Controller")
+            .field("trouble", &self.read_only_reason())
+            .finish_non_exhaustive()
     }
 }
 
@@ -85,26 +95,34 @@ impl Controller {
     /// # Errors
     /// When the data directory is in use, damaged, from a newer version or cannot be written, or the credentials cannot
     /// be read. The texts say what to do.
-    pub async fn open(config: Config, fleet: Arc<dyn Fleet>, status: Arc<dyn StatusSource>) -> Result<Self, OpenError> {
-        let claimed = DataDir::claim(&config.data_dir)?;
-        Self::open_in(claimed, config, fleet, status).await
+    pub async fn open(
+        config: ControllerConfig,
+        fleet: Arc<dyn Fleet>,
+        status: Arc<dyn StatusSource>,
+    ) -> Result<Self, StoreOpenError> {
+        let data_dir = DataDir::claim(&config.data_dir)?;
+        Self::open_claimed(data_dir, config, fleet, status).await
     }
 
     /// Like [`Controller::open`], in a directory that was claimed before; `config.data_dir` is not looked at.
     ///
     /// # Errors
     /// As for [`Controller::open`].
-    pub async fn open_in(
-        folder: DataDir,
-        config: Config,
+    pub async fn open_claimed(
+        data_dir: DataDir,
+        config: ControllerConfig,
         fleet: Arc<dyn Fleet>,
         status: Arc<dyn StatusSource>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, StoreOpenError> {
         let runtime = Handle::current();
-        let opening = tokio::task::spawn_blocking(move || Inner::open(folder, config, (fleet, status), runtime));
-        match opening.await {
-            Ok(opened) => opened.map(|inner| Self { inner: Arc::new(inner) }),
-            Err(died) => std::panic::resume_unwind(died.into_panic()),
+        let opened = tokio::task::spawn_blocking(move || {
+            ControllerState::open(data_dir, config, (fleet, status), runtime)
+        });
+        match opened.await {
+            Ok(opened) => opened.map(|inner| Self {
+                inner: Arc::new(inner),
+            }),
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         }
     }
 
@@ -112,85 +130,123 @@ impl Controller {
     ///
     /// # Errors
     /// When it was refused or could not be written; then nothing was changed.
-    pub async fn order(&self, command: Command) -> Result<Outcome, Failure> {
-        let answered = self.inner.send(command).ok_or(Failure::Closed)?;
-        answered.await.unwrap_or(Err(Failure::Closed))
+    pub async fn apply_command(
+        &self,
+        command: ControllerCommand,
+    ) -> Result<CommandOutcome, ControllerError> {
+        let reply = self
+            .inner
+            .send_command(command)
+            .ok_or(ControllerError::Closed)?;
+        reply.await.unwrap_or(Err(ControllerError::Closed))
     }
 
     /// Asks for a sleeping function to be scaled to its minimum. Returns at once; calls for the same function are
     /// folded into one while it is under way. Without effect on functions that are awake or unknown.
-    pub fn wake(&self, id: &FunctionId) {
-        let sleeps = self.model().functions.get(id).is_some_and(|function| function.replicas == 0);
-        if sleeps && self.inner.shown.note_wake(id) {
+    pub fn wake_function(&self, id: &FunctionId) {
+        let is_asleep = self
+            .model()
+            .functions
+            .get(id)
+            .is_some_and(|function| function.replicas == 0);
+        if is_asleep && self.inner.published.begin_wake(id) {
             tracing::info!(function = %id, "waking");
-            drop(self.inner.send(Command::Wake(id.clone())));
+            drop(self.inner.send_command(ControllerCommand::Wake(id.clone())));
         }
     }
 
     /// Carries out what was ordered before, closes the store and frees the data directory. Orders that come later fail
-    /// with [`Failure::Closed`]; reads and wake-ups go on, the latter without effect.
+    /// with [`ControllerError::GateClosed`]; reads and wake-ups go on, the latter without effect.
     pub async fn close(&self) {
         let inner = self.inner.clone();
-        if let Err(died) = tokio::task::spawn_blocking(move || inner.close()).await {
-            tracing::error!(%died, "the store could not be closed");
+        if let Err(panic) = tokio::task::spawn_blocking(move || inner.close()).await {
+            tracing::error!(%panic, "the store could not be closed");
         }
     }
 
     /// The model as of the last commit.
-    pub fn model(&self) -> Arc<Model> {
-        self.inner.shown.model()
+    pub fn model(&self) -> Arc<ControllerModel> {
+        self.inner.published.model()
     }
 
-    /// Why changes are not taken (`read-only`), for `/healthz`; `None`: they are.
-    pub fn trouble(&self) -> Option<Arc<str>> {
-        self.inner.shown.trouble()
+    /// Why changes are not taken (`read-only`), for `/healthz`; `NoConnection`: they are.
+    pub fn read_only_reason(&self) -> Option<Arc<str>> {
+        self.inner.published.read_only_reason()
     }
 
-    /// The administrator's credentials; `None`: the API asks for none.
-    pub fn credentials(&self) -> Option<&Credentials> {
+    /// The administrator's credentials; `NoConnection`: the API asks for none.
+    pub fn credentials(&self) -> Option<&AdminCredentials> {
         self.inner.credentials.as_ref()
     }
 }
 
-impl Inner {
+impl ControllerState {
     fn open(
-        folder: DataDir,
-        config: Config,
+        data_dir: DataDir,
+        config: ControllerConfig,
         (fleet, status): (Arc<dyn Fleet>, Arc<dyn StatusSource>),
         runtime: Handle,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, StoreOpenError> {
         let credentials = match config.auth {
-            Auth::Generated => Some(Credentials::load(folder.path(), true)?),
-            Auth::Files(folder) => Some(Credentials::load(&folder, false)?),
-            Auth::Given(credentials) => Some(credentials),
-            Auth::Off => None,
+            AuthMode::Generated => Some(AdminCredentials::load_files(data_dir.path(), true)?),
+            AuthMode::Files(folder) => Some(AdminCredentials::load_files(&folder, false)?),
+            AuthMode::Provided(credentials) => Some(credentials),
+            AuthMode::Disabled => None,
         };
-        let (store, model) = Store::open(folder)?;
-        let shown = Arc::new(Shown::default());
-        let writer = Writer::new(store, model, shown.clone(), fleet.clone());
-        let (orders, inbox) = channel();
-        let work = move || {
+        let (store, model) = ControllerStore::open(data_dir)?;
+        let published = Arc::new(PublishedState::default());
+        let writer = StoreWriter::new(store, model, published.clone(), fleet.clone());
+        let (requests, inbox) = channel();
+        let run_writer = move || {
             let _context = runtime.enter();
-            writer.run(&inbox);
+            writer.run_until_closed(&inbox);
         };
-        let thread = std::thread::Builder::new().name("store".to_owned()).spawn(work).map_err(OpenError::Thread)?;
-        let work = Mutex::new(Some(Work { orders, thread }));
-        Ok(Self { fleet, status, credentials, version: config.version, shown, work })
+        let thread = std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(run_writer)
+            .map_err(StoreOpenError::Thread)?;
+        let work = Mutex::new(Some(StoreThread { requests, thread }));
+        Ok(Self {
+            fleet,
+            status,
+            credentials,
+            version: config.version,
+            published,
+            store_thread: work,
+        })
     }
 
-    fn send(&self, command: Command) -> Option<oneshot::Receiver<Result<Outcome, Failure>>> {
-        let (answer, answered) = oneshot::channel();
-        self.work().as_ref()?.orders.send(Order { command, answer }).ok()?;
-        Some(answered)
+    fn send_command(
+        &self,
+        command: ControllerCommand,
+    ) -> Option<oneshot::Receiver<Result<CommandOutcome, ControllerError>>> {
+        let (reply_sender, reply) = oneshot::channel();
+        self.lock_store_thread()
+            .as_ref()?
+            .requests
+            .send(CommandRequest {
+                command,
+                reply: reply_sender,
+            })
+            .ok()?;
+        Some(reply)
     }
 
-    fn work(&self) -> MutexGuard<'_, Option<Work>> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_store_thread(&self) -> MutexGuard<'_, Option<StoreThread>> {
+        self.store_thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the thread after what it has been sent, and lets go of the data directory.
     fn close(&self) {
-        let Some(Work { orders, thread }) = self.work().take() else { return };
+        let Some(StoreThread {
+            requests: orders,
+            thread,
+        }) = self.lock_store_thread().take()
+        else {
+            return;
+        };
         drop(orders);
         if thread.join().is_err() {
             tracing::error!("the store's thread had panicked");
@@ -198,7 +254,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ControllerState {
     fn drop(&mut self) {
         self.close();
     }

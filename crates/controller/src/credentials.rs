@@ -16,15 +16,15 @@ const PASSWORD_FILE: &str = "basic-auth-password";
 
 /// Where the administrator's credentials come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Auth {
+pub enum AuthMode {
     /// The files in the data directory; what is missing is made: user `admin` and a random password.
     Generated,
     /// The files `basic-auth-user` and `basic-auth-password` in this folder (OpenFaaS's `secret_mount_path`).
     Files(PathBuf),
     /// These.
-    Given(Credentials),
+    Provided(AdminCredentials),
     /// No questions asked. For a loopback listener on one's own machine.
-    Off,
+    Disabled,
 }
 
 /// Why there are no credentials.
@@ -32,7 +32,7 @@ pub enum Auth {
 pub enum CredentialsError {
     /// A file cannot be read or written.
     #[error("credentials: {}: {source}", path.display())]
-    File {
+    UnusableFile {
         /// The file.
         path: PathBuf,
         /// The operating system's words.
@@ -40,7 +40,7 @@ pub enum CredentialsError {
     },
     /// A file holds nothing.
     #[error("credentials: {} is empty: write the {what} into it{}", path.display(), if *made { ", or remove it to have one made" } else { "" })]
-    Empty {
+    EmptyFile {
         /// The file.
         path: PathBuf,
         /// User or password.
@@ -52,29 +52,35 @@ pub enum CredentialsError {
 
 /// A user name and a password.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
+pub struct AdminCredentials {
     /// The user's name.
     pub user: String,
     /// The password.
     pub password: String,
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for AdminCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Credentials({}, …)", self.user)
     }
 }
 
-impl Credentials {
+impl AdminCredentials {
     /// Reads both files in `folder`; with `make`, writes those that are missing.
-    pub(crate) fn load(folder: &Path, make: bool) -> Result<Self, CredentialsError> {
+    pub(crate) fn load_files(
+        folder: &Path,
+        generate_missing: bool,
+    ) -> Result<Self, CredentialsError> {
         let user = folder.join(USER_FILE);
         let password = folder.join(PASSWORD_FILE);
-        if make {
+        if generate_missing {
             write_if_missing(&user, || "admin".to_owned())?;
             write_if_missing(&password, random_password)?;
         }
-        Ok(Self { user: read(&user, "user name", make)?, password: read(&password, "password", make)? })
+        Ok(Self {
+            user: read_file(&user, "user name", generate_missing)?,
+            password: read_file(&password, "password", generate_missing)?,
+        })
     }
 
     /// Whether both are right. Takes as long for a wrong guess as for a right one of the same length.
@@ -83,10 +89,17 @@ impl Credentials {
     }
 }
 
-fn read(path: &Path, what: &'static str, made: bool) -> Result<String, CredentialsError> {
-    let text = fs::read_to_string(path).map_err(|source| CredentialsError::File { path: path.to_owned(), source })?;
+fn read_file(path: &Path, what: &'static str, made: bool) -> Result<String, CredentialsError> {
+    let text = fs::read_to_string(path).map_err(|source| CredentialsError::UnusableFile {
+        path: path.to_owned(),
+        source,
+    })?;
     match text.trim_end_matches(['\r', '\n']) {
-        "" => Err(CredentialsError::Empty { path: path.to_owned(), what, made }),
+        "" => Err(CredentialsError::EmptyFile {
+            path: path.to_owned(),
+            what,
+            made,
+        }),
         text => Ok(text.to_owned()),
     }
 }
@@ -96,14 +109,22 @@ fn write_if_missing(path: &Path, content: impl FnOnce() -> String) -> Result<(),
     if path.exists() {
         return Ok(());
     }
-    let draft = path.with_extension("new");
+    let temporary = path.with_extension("new");
     let write = || {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)?;
         file.write_all(content().as_bytes())?;
         file.sync_all()?;
-        fs::rename(&draft, path)
+        fs::rename(&temporary, path)
     };
-    write().map_err(|source| CredentialsError::File { path: path.to_owned(), source })
+    write().map_err(|source| CredentialsError::UnusableFile {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// 192 bits from the kernel.
@@ -123,32 +144,56 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn made_once_and_kept() {
+    fn missing_credentials_are_generated_once() {
         let folder = tempfile::tempdir().unwrap();
-        let made = Credentials::load(folder.path(), true).unwrap();
-        assert_eq!((made.user.as_str(), made.password.len()), ("admin", 32));
-        assert_eq!(Credentials::load(folder.path(), true).unwrap(), made);
+        let generated = AdminCredentials::load_files(folder.path(), true).unwrap();
+        assert_eq!(
+            (generated.user.as_str(), generated.password.len()),
+            ("admin", 32)
+        );
+        assert_eq!(
+            AdminCredentials::load_files(folder.path(), true).unwrap(),
+            generated
+        );
         fs::write(folder.path().join(USER_FILE), "").unwrap();
-        let empty = Credentials::load(folder.path(), true).unwrap_err();
-        assert!(empty.to_string().ends_with("write the user name into it, or remove it to have one made"), "{empty}");
-        let mode = fs::metadata(folder.path().join(PASSWORD_FILE)).unwrap().permissions().mode();
+        let empty = AdminCredentials::load_files(folder.path(), true).unwrap_err();
+        assert!(
+            empty
+                .to_string()
+                .ends_with("write the user name into it, or remove it to have one made"),
+            "{empty}"
+        );
+        let mode = fs::metadata(folder.path().join(PASSWORD_FILE))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]
-    fn given_files_are_read_and_not_made() {
+    fn files_of_another_folder_are_never_generated() {
         let folder = tempfile::tempdir().unwrap();
-        let missing = Credentials::load(folder.path(), false).unwrap_err();
+        let missing = AdminCredentials::load_files(folder.path(), false).unwrap_err();
         assert!(missing.to_string().contains(USER_FILE), "{missing}");
         fs::write(folder.path().join(USER_FILE), "root\n").unwrap();
         fs::write(folder.path().join(PASSWORD_FILE), "\n").unwrap();
-        let empty = Credentials::load(folder.path(), false).unwrap_err();
-        assert!(empty.to_string().ends_with("is empty: write the password into it"), "{empty}");
+        let empty = AdminCredentials::load_files(folder.path(), false).unwrap_err();
+        assert!(
+            empty
+                .to_string()
+                .ends_with("is empty: write the password into it"),
+            "{empty}"
+        );
         fs::write(folder.path().join(PASSWORD_FILE), "s3:cret\r\n").unwrap();
-        let given = Credentials::load(folder.path(), false).unwrap();
-        assert!(given.matches(b"root", b"s3:cret"));
-        for (user, password) in [("root", "s3:cre"), ("roo", "s3:cret"), ("", ""), ("root", "")] {
-            assert!(!given.matches(user.as_bytes(), password.as_bytes()));
+        let credentials = AdminCredentials::load_files(folder.path(), false).unwrap();
+        assert!(credentials.matches(b"root", b"s3:cret"));
+        for (user, password) in [
+            ("root", "s3:cre"),
+            ("roo", "s3:cret"),
+            ("", ""),
+            ("root", ""),
+        ] {
+            assert!(!credentials.matches(user.as_bytes(), password.as_bytes()));
         }
     }
 }

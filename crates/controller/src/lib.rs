@@ -1,6 +1,6 @@
 //! Desired state, kept on disk, and the REST API in front of it.
 //!
-//! A change walks one way: [`api`] reads and checks the request, the `store` thread ([`writer`]) decides it on the
+//! A change walks one way: [`api`] reads and checks the request, the `store` thread ([`store_writer`]) decides it on the
 //! [`model`] (pure), writes it ([`store`]: SQLite, on disk before anything else happens), applies the whole truth to
 //! the [`Fleet`] and answers. Readers take the last committed model and never wait.
 //!
@@ -14,11 +14,11 @@ pub mod credentials;
 mod fleet;
 pub mod model;
 pub mod store;
-pub mod writer;
+pub mod store_writer;
 
-pub use controller::{Config, Controller, Version};
-pub use credentials::{Auth, Credentials};
+pub use controller::{BuildVersion, Controller, ControllerConfig};
+pub use credentials::{AdminCredentials, AuthMode};
 pub use fleet::Fleet;
-pub use model::{Command, Model, Outcome};
-pub use store::{DataDir, OpenError, StoreError};
-pub use writer::Failure;
+pub use model::{CommandOutcome, ControllerCommand, ControllerModel};
+pub use store::{DataDir, StoreError, StoreOpenError};
+pub use store_writer::ControllerError;

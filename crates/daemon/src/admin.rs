@@ -12,42 +12,42 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 
-use crate::drain::Watch;
-use crate::metrics::Registry;
-use crate::ready::Readiness;
+use crate::drain::DrainWatch;
+use crate::metrics::MetricsRegistry;
+use crate::ready::ProcessReadiness;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What the port shows.
 #[derive(Debug, Clone)]
-pub struct Admin {
+pub struct AdminServer {
     /// For `/metrics`.
-    pub registry: Registry,
+    pub registry: MetricsRegistry,
     /// For `/healthz`.
-    pub readiness: Readiness,
+    pub readiness: ProcessReadiness,
 }
 
-impl Admin {
+impl AdminServer {
     /// Answers on `listener` until the drain begins. Needs a running runtime.
     ///
     /// # Errors
     /// When the listener cannot be made non-blocking or registered.
-    pub fn serve(self, listener: TcpListener, drain: Watch) -> io::Result<()> {
+    pub fn serve(self, listener: TcpListener, drain: DrainWatch) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         tokio::spawn(async move {
             tokio::select! {
-                () = self.accept(listener) => {}
+                () = self.accept_all(listener) => {}
                 () = drain.signaled() => {}
             }
         });
         Ok(())
     }
 
-    async fn accept(self, listener: tokio::net::TcpListener) {
+    async fn accept_all(self, listener: tokio::net::TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => drop(tokio::spawn(self.clone().connection(stream))),
+                Ok((stream, _)) => drop(tokio::spawn(self.clone().serve_connection(stream))),
                 Err(error) => {
                     tracing::warn!(%error, "admin port: cannot accept");
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await; // out of file descriptors: do not spin
@@ -56,40 +56,59 @@ impl Admin {
         }
     }
 
-    async fn connection(self, stream: tokio::net::TcpStream) {
-        let service = service_fn(move |request| future::ready(Ok::<_, Infallible>(self.answer(&request))));
-        let http = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service);
+    async fn serve_connection(self, stream: tokio::net::TcpStream) {
+        let service = service_fn(move |request| {
+            future::ready(Ok::<_, Infallible>(self.answer_request(&request)))
+        });
+        let http = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .serve_connection(TokioIo::new(stream), service);
         if let Err(error) = http.await {
             tracing::debug!(%error, "admin port: connection ended");
         }
     }
 
-    fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+    fn answer_request<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let read = matches!(*request.method(), Method::GET | Method::HEAD);
         match request.uri().path() {
-            "/metrics" | "/healthz" if !read => text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into()),
-            "/metrics" => typed(StatusCode::OK, OPENMETRICS, self.registry.encode()),
-            "/healthz" => self.health(),
-            _ => text(StatusCode::NOT_FOUND, "here are only /metrics and /healthz\n".into()),
+            "/metrics" | "/healthz" if !read => {
+                text_response(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into())
+            }
+            "/metrics" => typed_response(StatusCode::OK, OPENMETRICS, self.registry.encode()),
+            "/healthz" => self.health_response(),
+            _ => text_response(
+                StatusCode::NOT_FOUND,
+                "here are only /metrics and /healthz\n".into(),
+            ),
         }
     }
 
-    fn health(&self) -> Response<Full<Bytes>> {
+    fn health_response(&self) -> Response<Full<Bytes>> {
         match self.readiness.waiting_for().as_slice() {
-            [] => text(StatusCode::OK, "OK\n".into()),
-            parts => text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for: {}\n", parts.join(", "))),
+            [] => text_response(StatusCode::OK, "OK\n".into()),
+            parts => text_response(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("waiting for: {}\n", parts.join(", ")),
+            ),
         }
     }
 }
 
-fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
-    typed(status, "text/plain; charset=utf-8", body)
+fn text_response(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    typed_response(status, "text/plain; charset=utf-8", body)
 }
 
-fn typed(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
+fn typed_response(
+    status: StatusCode,
+    content_type: &'static str,
+    body: String,
+) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(body));
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        http::HeaderValue::from_static(content_type),
+    );
     response
 }
 
@@ -97,19 +116,45 @@ fn typed(status: StatusCode, content_type: &'static str, body: String) -> Respon
 mod tests {
     use super::*;
 
-    fn ask(admin: &Admin, method: Method, path: &str) -> StatusCode {
-        admin.answer(&Request::builder().method(method).uri(path).body(()).unwrap()).status()
+    fn request_status(admin: &AdminServer, method: Method, path: &str) -> StatusCode {
+        admin
+            .answer_request(
+                &Request::builder()
+                    .method(method)
+                    .uri(path)
+                    .body(())
+                    .unwrap(),
+            )
+            .status()
     }
 
     #[test]
     fn health_follows_readiness() {
-        let admin = Admin { registry: Registry::default(), readiness: Readiness::default() };
-        let pending = admin.readiness.pending("store");
-        assert_eq!(ask(&admin, Method::GET, "/healthz"), StatusCode::SERVICE_UNAVAILABLE);
+        let admin = AdminServer {
+            registry: MetricsRegistry::default(),
+            readiness: ProcessReadiness::default(),
+        };
+        let pending = admin.readiness.add_pending("store");
+        assert_eq!(
+            request_status(&admin, Method::GET, "/healthz"),
+            StatusCode::SERVICE_UNAVAILABLE
+        );
         drop(pending);
-        assert_eq!(ask(&admin, Method::GET, "/healthz"), StatusCode::OK);
-        assert_eq!(ask(&admin, Method::GET, "/metrics"), StatusCode::OK);
-        assert_eq!(ask(&admin, Method::POST, "/metrics"), StatusCode::METHOD_NOT_ALLOWED);
-        assert_eq!(ask(&admin, Method::GET, "/system/functions"), StatusCode::NOT_FOUND);
+        assert_eq!(
+            request_status(&admin, Method::GET, "/healthz"),
+            StatusCode::OK
+        );
+        assert_eq!(
+            request_status(&admin, Method::GET, "/metrics"),
+            StatusCode::OK
+        );
+        assert_eq!(
+            request_status(&admin, Method::POST, "/metrics"),
+            StatusCode::METHOD_NOT_ALLOWED
+        );
+        assert_eq!(
+            request_status(&admin, Method::GET, "/system/functions"),
+            StatusCode::NOT_FOUND
+        );
     }
 }

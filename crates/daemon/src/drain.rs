@@ -1,40 +1,49 @@
-//! An orderly end: one [`Trigger`], any number of [`Watch`]es.
+//! An orderly end: one [`DrainTrigger`], any number of [`DrainWatch`]es.
 //!
-//! A part of the program that may not be cut off keeps a `Watch` for as long as it has work. [`Trigger::drain`] tells all
+//! A part of the program that may not be cut off keeps a `DrainWatch` for as long as it has work. [`DrainTrigger::drain`] tells all
 //! of them and returns when the last one is dropped.
 
 use tokio::sync::{mpsc, watch};
 
 /// Starts the drain and waits for it.
 #[derive(Debug)]
-pub struct Trigger {
+pub struct DrainTrigger {
     signal: watch::Sender<bool>,
-    held: mpsc::Receiver<()>,
+    watches: mpsc::Receiver<()>,
 }
 
 /// Hears of the drain; while any is held, the drain is not over.
 #[derive(Debug, Clone)]
-pub struct Watch {
+pub struct DrainWatch {
     signal: watch::Receiver<bool>,
     _hold: mpsc::Sender<()>,
 }
 
 /// A connected pair.
-pub fn channel() -> (Trigger, Watch) {
+pub fn channel() -> (DrainTrigger, DrainWatch) {
     let (signal, heard) = watch::channel(false);
     let (hold, held) = mpsc::channel(1);
-    (Trigger { signal, held }, Watch { signal: heard, _hold: hold })
+    (
+        DrainTrigger {
+            signal,
+            watches: held,
+        },
+        DrainWatch {
+            signal: heard,
+            _hold: hold,
+        },
+    )
 }
 
-impl Trigger {
+impl DrainTrigger {
     /// Tells every watch, then waits until all are dropped. Bound it with a timeout where work may never end.
     pub async fn drain(mut self) {
         self.signal.send_replace(true);
-        let _ = self.held.recv().await; // nothing is ever sent: this ends when the last sender is dropped
+        let _ = self.watches.recv().await; // nothing is ever sent: this ends when the last sender is dropped
     }
 }
 
-impl Watch {
+impl DrainWatch {
     /// Waits for the drain to begin. A trigger that was dropped counts as begun: nobody is left to ask for more work.
     pub async fn signaled(&self) {
         let mut signal = self.signal.clone();
@@ -65,7 +74,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lost_trigger_is_a_drain() {
+    async fn a_dropped_trigger_starts_the_drain() {
         let (trigger, watch) = channel();
         drop(trigger);
         watch.signaled().await;

@@ -7,9 +7,9 @@ use prometheus_client::registry::Registry as Inner;
 
 /// A shared handle to the registry. The lock is taken to register and to encode, never to count.
 #[derive(Debug, Clone, Default)]
-pub struct Registry(Arc<Mutex<Inner>>);
+pub struct MetricsRegistry(Arc<Mutex<Inner>>);
 
-impl Registry {
+impl MetricsRegistry {
     /// Registers metrics.
     pub fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -18,7 +18,8 @@ impl Registry {
     /// Everything, as text (`application/openmetrics-text; version=1.0.0`).
     pub fn encode(&self) -> String {
         let mut out = String::new();
-        self.with(|inner| text::encode(&mut out, inner)).expect("writing to a String cannot fail");
+        self.with(|inner| text::encode(&mut out, inner))
+            .expect("writing to a String cannot fail");
         out
     }
 }
@@ -29,11 +30,15 @@ mod tests {
     use prometheus_client::metrics::counter::Counter;
 
     #[test]
-    fn what_is_counted_is_shown() {
-        let registry = Registry::default();
+    fn a_registered_counter_is_encoded() {
+        let registry = MetricsRegistry::default();
         let counter: Counter = Counter::default();
         registry.with(|r| r.register("cakes", "Cakes eaten", counter.clone()));
         counter.inc();
-        assert!(registry.encode().contains("cakes_total 1"), "{}", registry.encode());
+        assert!(
+            registry.encode().contains("cakes_total 1"),
+            "{}",
+            registry.encode()
+        );
     }
 }

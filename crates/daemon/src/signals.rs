@@ -2,7 +2,7 @@
 //!
 //! The first signal asks for an orderly end, a later one for the end at once. One word often comes as several signals:
 //! `timeout` tells its child and then the child's process group, a terminal tells every process of the foreground. So what
-//! follows within [`SAME_WORD`] counts as the same.
+//! follows within [`SIGNAL_MERGE_INTERVAL`] counts as the same.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,38 +11,40 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 /// Signals that follow the first one so closely are the same word.
-pub const SAME_WORD: Duration = Duration::from_secs(1);
+pub const SIGNAL_MERGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The exit code of an end at once: 128 and SIGINT's number, as shells have it.
-const AT_ONCE: i32 = 130;
+const IMMEDIATE_EXIT_CODE: i32 = 130;
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Word {
+pub enum SignalRequest {
     /// An orderly end.
-    End,
+    Drain,
     /// Nothing new.
-    Again,
+    Ignore,
     /// The end at once.
-    AtOnce,
+    Exit,
 }
 
 /// What the signals so far came to. Pure: time is an argument.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Words {
+pub struct SignalHistory {
     first: Option<Instant>,
 }
 
-impl Words {
+impl SignalHistory {
     /// Hears a signal that came at `now`.
-    pub fn hear(&mut self, now: Instant) -> Word {
+    pub fn record_signal(&mut self, now: Instant) -> SignalRequest {
         match self.first {
             None => {
                 self.first = Some(now);
-                Word::End
+                SignalRequest::Drain
             }
-            Some(first) if now.saturating_duration_since(first) < SAME_WORD => Word::Again,
-            Some(_) => Word::AtOnce,
+            Some(first) if now.saturating_duration_since(first) < SIGNAL_MERGE_INTERVAL => {
+                SignalRequest::Ignore
+            }
+            Some(_) => SignalRequest::Exit,
         }
     }
 }
@@ -53,17 +55,20 @@ impl Words {
 ///
 /// # Errors
 /// When the signals cannot be heard.
-pub fn listen() -> io::Result<impl Future<Output = ()>> {
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+pub fn listen_for_signals() -> io::Result<impl Future<Output = ()>> {
+    let (mut term, mut int) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     let (tell, told) = oneshot::channel();
     tokio::spawn(async move {
-        let (mut words, mut tell) = (Words::default(), Some(tell));
+        let (mut words, mut tell) = (SignalHistory::default(), Some(tell));
         loop {
-            either(&mut term, &mut int).await;
-            match words.hear(Instant::now()) {
-                Word::End => drop(tell.take()), // which is heard
-                Word::Again => {}
-                Word::AtOnce => std::process::exit(AT_ONCE),
+            next_signal(&mut term, &mut int).await;
+            match words.record_signal(Instant::now()) {
+                SignalRequest::Drain => drop(tell.take()), // which is heard
+                SignalRequest::Ignore => {}
+                SignalRequest::Exit => std::process::exit(IMMEDIATE_EXIT_CODE),
             }
         }
     });
@@ -72,7 +77,7 @@ pub fn listen() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-async fn either(term: &mut Signal, int: &mut Signal) {
+async fn next_signal(term: &mut Signal, int: &mut Signal) {
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}
@@ -84,13 +89,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_in_quick_succession_are_one_word() {
-        let (mut words, first) = (Words::default(), Instant::now());
+    fn signals_in_quick_succession_count_once() {
+        let (mut words, first) = (SignalHistory::default(), Instant::now());
         let at = |millis| first + Duration::from_millis(millis);
-        assert_eq!(words.hear(first), Word::End);
+        assert_eq!(words.record_signal(first), SignalRequest::Drain);
         for millis in [0, 1, 500, 999] {
-            assert_eq!(words.hear(at(millis)), Word::Again, "{millis} ms");
+            assert_eq!(
+                words.record_signal(at(millis)),
+                SignalRequest::Ignore,
+                "{millis} ms"
+            );
         }
-        assert_eq!(words.hear(at(1_000)), Word::AtOnce, "repeating does not put it off");
+        assert_eq!(
+            words.record_signal(at(1_000)),
+            SignalRequest::Exit,
+            "repeating does not put it off"
+        );
     }
 }

@@ -11,26 +11,28 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nearpath_dataflow::remote::connection::Line;
-use nearpath_dataflow::remote::connector::Met;
-use nearpath_dataflow::remote::identity::Identity;
-use nearpath_dataflow::worker::{Failure, Orders, Received, Stats, Worker};
+use nearpath_dataflow::remote::connection::RendezvousConnection;
+use nearpath_dataflow::remote::connector::RemoteConnector;
+use nearpath_dataflow::remote::identity::WorkerIdentity;
+use nearpath_dataflow::worker::{
+    DataflowWorker, InputEvent, WorkerAssignment, WorkerFailure, WorkerStats,
+};
 use nearpath_p2p::Transport;
-use nearpath_p2p::control::Settings;
-use nearpath_p2p::message::Pass;
+use nearpath_p2p::control::ControlSettings;
+use nearpath_p2p::message::SignedToken;
 use serde::Deserialize;
 use serde_json::json;
 
 #[derive(Deserialize)]
-struct Hello {
+struct SetupLine {
     rendezvous: String,
     ticket: String,
     identity: String,
 }
 
 #[derive(Deserialize)]
-struct Attempt {
-    orders: Orders,
+struct AttemptLine {
+    orders: WorkerAssignment,
     batches: usize,
     size: usize,
     over: Vec<String>,
@@ -40,70 +42,127 @@ struct Attempt {
 
 fn main() {
     let mut lines = stdin().lock().lines().map(Result::unwrap);
-    let Some(hello) = lines.next() else { return };
-    let hello: Hello = serde_json::from_str(&hello).unwrap();
-    let settings = Settings { place: hello.rendezvous.parse().unwrap(), ticket: Pass(hello.ticket), tls: None };
-    let line = Line::open(settings).unwrap();
-    if !line.wait(Duration::from_secs(20)).unwrap() {
+    let Some(setup) = lines.next() else { return };
+    let setup: SetupLine = serde_json::from_str(&setup).unwrap();
+    let settings = ControlSettings {
+        url: setup.rendezvous.parse().unwrap(),
+        ticket: SignedToken(setup.ticket),
+        tls: None,
+    };
+    let connection = RendezvousConnection::open(settings).unwrap();
+    if !connection.wait_connected(Duration::from_secs(20)).unwrap() {
         exit(1);
     }
     println!("there");
     while let Some(attempt) = lines.next() {
-        let attempt: Attempt = serde_json::from_str(&attempt).unwrap();
-        let begun = Instant::now();
-        let met = Met::new(&line, Identity::read(&hello.identity).unwrap(), &attempt.orders).unwrap();
-        let over: Vec<Transport> = attempt.over.iter().map(|name| transport(name)).collect();
-        let worker = Worker::start(attempt.orders.clone(), move || Ok(met.over(&over))).unwrap();
-        let worked = work(&worker, &attempt, &mut lines);
-        let failure = worked.err().map(|failure| failure.to_string());
-        println!("{}", json!({"failure": failure, "stats": worker.stats(), "seconds": begun.elapsed().as_secs_f64()}));
+        let attempt: AttemptLine = serde_json::from_str(&attempt).unwrap();
+        let started = Instant::now();
+        let connector = RemoteConnector::new(
+            &connection,
+            WorkerIdentity::from_json(&setup.identity).unwrap(),
+            &attempt.orders,
+        )
+        .unwrap();
+        let transports: Vec<Transport> = attempt
+            .over
+            .iter()
+            .map(|name| parse_transport(name))
+            .collect();
+        let worker = DataflowWorker::start(attempt.orders.clone(), move || {
+            Ok(connector.with_transports(&transports))
+        })
+        .unwrap();
+        let result = run_attempt(&worker, &attempt, &mut lines);
+        let failure = result.err().map(|failure| failure.to_string());
+        println!(
+            "{}",
+            json!({"failure": failure, "stats": worker.stats(), "seconds": started.elapsed().as_secs_f64()})
+        );
     }
 }
 
-fn transport(name: &str) -> Transport {
-    if name == "tcp" { Transport::Tcp } else { Transport::Udp }
+fn parse_transport(name: &str) -> Transport {
+    if name == "tcp" {
+        Transport::Tcp
+    } else {
+        Transport::Udp
+    }
 }
 
 /// What one worker sends another as its so-manieth batch; the length differs from batch to batch.
-fn batch(from: &str, to: &str, number: usize, size: usize) -> Bytes {
-    let seed = from.bytes().chain(to.bytes()).fold(number, |sum, byte| sum.wrapping_mul(31) + usize::from(byte));
-    (0..size + number % 7).map(|at| (at.wrapping_mul(seed | 1) >> 3) as u8).collect()
+fn expected_batch(from: &str, to: &str, number: usize, size: usize) -> Bytes {
+    let seed = from
+        .bytes()
+        .chain(to.bytes())
+        .fold(number, |sum, byte| sum.wrapping_mul(31) + usize::from(byte));
+    (0..size + number % 7)
+        .map(|at| (at.wrapping_mul(seed | 1) >> 3) as u8)
+        .collect()
 }
 
-fn work(worker: &Worker, attempt: &Attempt, lines: &mut impl Iterator<Item = String>) -> Result<(), Failure> {
-    let orders = &attempt.orders;
+fn run_attempt(
+    worker: &DataflowWorker,
+    attempt: &AttemptLine,
+    lines: &mut impl Iterator<Item = String>,
+) -> Result<(), WorkerFailure> {
+    let assignment = &attempt.orders;
     if let Some(path) = &attempt.path {
-        wait_for(worker, path, orders)?;
+        wait_for_path(worker, path, assignment)?;
     }
     for number in 0..attempt.batches {
-        for (at, output) in orders.outputs.iter().enumerate() {
-            worker.send(at, batch(&orders.name, &output.to, number, attempt.size))?;
+        for (at, output) in assignment.outputs.iter().enumerate() {
+            worker.send_batch(
+                at,
+                expected_batch(&assignment.name, &output.to, number, attempt.size),
+            )?;
         }
-        if attempt.pause && number == attempt.batches / 2 && !orders.outputs.is_empty() {
+        if attempt.pause && number == attempt.batches / 2 && !assignment.outputs.is_empty() {
             println!("half");
             lines.next();
         }
     }
-    let mut came = vec![0; orders.inputs.len()];
-    while let Received::Batch { input, data } = worker.receive()? {
-        let awaited = batch(&orders.inputs[input].from, &orders.name, came[input], attempt.size);
-        if data != awaited {
-            return Err(Failure::Here(format!("batch {} of input {input} is another one", came[input])));
+    let mut received = vec![0; assignment.inputs.len()];
+    while let InputEvent::Batch { input, data } = worker.receive_next()? {
+        let expected = expected_batch(
+            &assignment.inputs[input].from,
+            &assignment.name,
+            received[input],
+            attempt.size,
+        );
+        if data != expected {
+            return Err(WorkerFailure::Local(format!(
+                "batch {} of input {input} is another one",
+                received[input]
+            )));
         }
-        came[input] += 1;
+        received[input] += 1;
     }
-    worker.finish()?;
-    let all = came.iter().all(|came| *came == attempt.batches);
-    if all { Ok(()) } else { Err(Failure::Here(format!("so many batches came: {came:?}"))) }
+    worker.finish_outputs()?;
+    let is_complete = received.iter().all(|came| *came == attempt.batches);
+    if is_complete {
+        Ok(())
+    } else {
+        Err(WorkerFailure::Local(format!(
+            "so many batches came: {received:?}"
+        )))
+    }
 }
 
 /// A way moves by itself when there is one.
-fn wait_for(worker: &Worker, path: &str, orders: &Orders) -> Result<(), Failure> {
-    let until = Instant::now() + Duration::from_secs(50);
-    let goes = |stats: &Stats| stats.outputs.iter().all(|edge| edge.path == path);
-    while !goes(&worker.stats()) {
-        if Instant::now() > until {
-            return Err(Failure::Here(format!("{} does not go by {path}: {:?}", orders.name, worker.stats())));
+fn wait_for_path(
+    worker: &DataflowWorker,
+    path: &str,
+    assignment: &WorkerAssignment,
+) -> Result<(), WorkerFailure> {
+    let deadline = Instant::now() + Duration::from_secs(50);
+    let uses_path = |stats: &WorkerStats| stats.outputs.iter().all(|edge| edge.path == path);
+    while !uses_path(&worker.stats()) {
+        if Instant::now() > deadline {
+            return Err(WorkerFailure::Local(format!(
+                "{} does not go by {path}: {:?}",
+                assignment.name,
+                worker.stats()
+            )));
         }
         thread::sleep(Duration::from_millis(5));
     }

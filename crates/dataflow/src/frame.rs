@@ -6,16 +6,16 @@
 use bytes::Bytes;
 
 /// Bytes of a head.
-pub const HEAD: usize = 20;
+pub const HEADER_BYTES: usize = 20;
 
 /// The longest payload, in bytes. One batch; user code is told to make smaller ones.
-pub const LONGEST: usize = 64 << 20;
+pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
-    /// First, in both directions: who speaks ([`Open`]), as JSON.
+pub enum FrameKind {
+    /// First, in both directions: who speaks ([`OpenFrame`]), as JSON.
     Open = 1,
     /// A batch. Numbered.
     Data = 2,
@@ -31,21 +31,21 @@ pub enum Kind {
 
 /// A head, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct FrameHeader {
     /// What the frame is.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Bytes of the payload.
     pub length: usize,
     /// The frame's number on its edge, from 1; of an ack, the last that is processed; else 0.
     pub sequence: u64,
-    check: u32,
+    checksum: u32,
 }
 
 /// A whole frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct EdgeFrame {
     /// What it is.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Its number.
     pub sequence: u64,
     /// What it carries.
@@ -55,24 +55,24 @@ pub struct Frame {
 /// Bytes that are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
-pub enum Malformed {
+pub enum MalformedFrame {
     #[error("a frame of unknown kind {0}: the peer is no worker, or a newer one")]
-    Kind(u8),
-    #[error("a frame of {0} bytes is longer than {LONGEST}: make smaller batches")]
-    Long(usize),
+    UnknownKind(u8),
+    #[error("a frame of {0} bytes is longer than {MAX_PAYLOAD_BYTES}: make smaller batches")]
+    PayloadTooLong(usize),
     #[error("a frame whose reserved bytes are not 0")]
-    Reserved,
+    ReservedBytes,
     #[error("a frame of {came} bytes that says it has {said}")]
-    Length { said: usize, came: usize },
+    LengthMismatch { said: usize, came: usize },
     #[error("a frame whose checksum is wrong: memory, disk or the way between has a fault")]
-    Check,
+    ChecksumMismatch,
     #[error("a frame whose numbers have no meaning")]
-    Senseless,
+    InvalidFields,
 }
 
-/// The payload of [`Kind::Open`].
+/// The payload of [`Kind::OpenFrame`].
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Open {
+pub struct OpenFrame {
     /// 1.
     pub version: u32,
     /// The producer.
@@ -88,55 +88,73 @@ pub struct Open {
     pub window: usize,
 }
 
-impl Frame {
+impl EdgeFrame {
     /// Whatever carries no number.
-    pub fn plain(kind: Kind, payload: impl Into<Bytes>) -> Self {
-        Self { kind, sequence: 0, payload: payload.into() }
+    pub fn unnumbered(kind: FrameKind, payload: impl Into<Bytes>) -> Self {
+        Self {
+            kind,
+            sequence: 0,
+            payload: payload.into(),
+        }
     }
 
     /// The bytes that go before the payload.
     ///
     /// # Panics
     /// When the payload is longer than [`LONGEST`].
-    pub fn head(&self) -> [u8; HEAD] {
-        assert!(self.payload.len() <= LONGEST, "the length was checked when the batch was given");
-        let mut head = [0; HEAD];
-        head[..4].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
-        head[4] = self.kind as u8;
-        head[8..16].copy_from_slice(&self.sequence.to_le_bytes());
-        let check = sum(&head, &self.payload);
-        head[16..].copy_from_slice(&check.to_le_bytes());
-        head
+    pub fn encode_header(&self) -> [u8; HEADER_BYTES] {
+        assert!(
+            self.payload.len() <= MAX_PAYLOAD_BYTES,
+            "the length was checked when the batch was given"
+        );
+        let mut header = [0; HEADER_BYTES];
+        header[..4].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
+        header[4] = self.kind as u8;
+        header[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        let checksum = frame_checksum(&header, &self.payload);
+        header[16..].copy_from_slice(&checksum.to_le_bytes());
+        header
     }
 }
 
-impl Head {
-    /// Of bytes that came. The payload is not yet there: [`Head::close`] checks it.
+impl FrameHeader {
+    /// Of bytes that came. The payload is not yet there: [`FrameHeader::close`] checks it.
     ///
     /// # Errors
     /// What cannot be a head.
-    pub fn read(bytes: &[u8; HEAD]) -> Result<Self, Malformed> {
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let length = word(0) as usize;
-        let kind = Kind::try_from(bytes[4])?;
+    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, MalformedFrame> {
+        let u32_at = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let length = u32_at(0) as usize;
+        let kind = FrameKind::try_from(bytes[4])?;
         if bytes[5..8] != [0; 3] {
-            return Err(Malformed::Reserved);
+            return Err(MalformedFrame::ReservedBytes);
         }
-        if length > LONGEST {
-            return Err(Malformed::Long(length));
+        if length > MAX_PAYLOAD_BYTES {
+            return Err(MalformedFrame::PayloadTooLong(length));
         }
-        let sequence = u64::from(word(8)) | u64::from(word(12)) << 32;
-        let head = Self { kind, length, sequence, check: word(16) };
-        if head.has_sense() { Ok(head) } else { Err(Malformed::Senseless) }
+        let sequence = u64::from(u32_at(8)) | u64::from(u32_at(12)) << 32;
+        let header = Self {
+            kind,
+            length,
+            sequence,
+            checksum: u32_at(16),
+        };
+        if header.is_consistent() {
+            Ok(header)
+        } else {
+            Err(MalformedFrame::InvalidFields)
+        }
     }
 
-    fn has_sense(&self) -> bool {
+    fn is_consistent(&self) -> bool {
         match self.kind {
-            Kind::Open | Kind::Fail => self.sequence == 0 && self.length <= 1 << 16,
-            Kind::Data => self.sequence > 0,
-            Kind::Barrier => self.sequence > 0 && self.length == 8,
-            Kind::End => self.sequence > 0 && self.length == 0,
-            Kind::Ack => self.length == 0,
+            FrameKind::Open | FrameKind::Fail => self.sequence == 0 && self.length <= 1 << 16,
+            FrameKind::Data => self.sequence > 0,
+            FrameKind::Barrier => self.sequence > 0 && self.length == 8,
+            FrameKind::End => self.sequence > 0 && self.length == 0,
+            FrameKind::Ack => self.length == 0,
         }
     }
 
@@ -144,33 +162,54 @@ impl Head {
     ///
     /// # Errors
     /// A wrong checksum, and a payload that is not as long as the head says: a sum can be made to fit any bytes.
-    pub fn close(self, payload: Bytes) -> Result<Frame, Malformed> {
+    pub fn into_frame(self, payload: Bytes) -> Result<EdgeFrame, MalformedFrame> {
         if payload.len() != self.length {
-            return Err(Malformed::Length { said: self.length, came: payload.len() });
+            return Err(MalformedFrame::LengthMismatch {
+                said: self.length,
+                came: payload.len(),
+            });
         }
-        let frame = Frame { kind: self.kind, sequence: self.sequence, payload };
-        let mut head = [0; HEAD];
-        head[..4].copy_from_slice(&(self.length as u32).to_le_bytes());
-        head[4] = self.kind as u8;
-        head[8..16].copy_from_slice(&self.sequence.to_le_bytes());
-        if sum(&head, &frame.payload) == self.check { Ok(frame) } else { Err(Malformed::Check) }
+        let frame = EdgeFrame {
+            kind: self.kind,
+            sequence: self.sequence,
+            payload,
+        };
+        let mut header = [0; HEADER_BYTES];
+        header[..4].copy_from_slice(&(self.length as u32).to_le_bytes());
+        header[4] = self.kind as u8;
+        header[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        if frame_checksum(&header, &frame.payload) == self.checksum {
+            Ok(frame)
+        } else {
+            Err(MalformedFrame::ChecksumMismatch)
+        }
     }
 }
 
 /// Over the first 16 bytes of the head and the payload.
-fn sum(head: &[u8; HEAD], payload: &[u8]) -> u32 {
+fn frame_checksum(header: &[u8; HEADER_BYTES], payload: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&head[..16]);
+    hasher.update(&header[..16]);
     hasher.update(payload);
     hasher.finalize()
 }
 
-impl TryFrom<u8> for Kind {
-    type Error = Malformed;
+impl TryFrom<u8> for FrameKind {
+    type Error = MalformedFrame;
 
-    fn try_from(byte: u8) -> Result<Self, Malformed> {
-        let kinds = [Self::Open, Self::Data, Self::Barrier, Self::End, Self::Ack, Self::Fail];
-        kinds.into_iter().find(|kind| *kind as u8 == byte).ok_or(Malformed::Kind(byte))
+    fn try_from(byte: u8) -> Result<Self, MalformedFrame> {
+        let kinds = [
+            Self::Open,
+            Self::Data,
+            Self::Barrier,
+            Self::End,
+            Self::Ack,
+            Self::Fail,
+        ];
+        kinds
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+            .ok_or(MalformedFrame::UnknownKind(byte))
     }
 }
 
@@ -180,62 +219,78 @@ mod tests {
 
     use super::*;
 
-    fn whole(frame: &Frame) -> Result<Frame, Malformed> {
-        Head::read(&frame.head())?.close(frame.payload.clone())
+    fn round_trip(frame: &EdgeFrame) -> Result<EdgeFrame, MalformedFrame> {
+        FrameHeader::parse(&frame.encode_header())?.into_frame(frame.payload.clone())
     }
 
     #[test]
-    fn vectors_are_what_this_writes() {
+    fn encoding_matches_the_contract_vectors() {
         let text = std::fs::read_to_string("../../contract/vectors/dataflow.json").unwrap();
         let vectors: serde_json::Value = serde_json::from_str(&text).unwrap();
         let frames = vectors["frames"].as_array().unwrap();
         assert!(frames.len() >= 5);
         for vector in frames {
             let payload = vector["payload"].as_str().unwrap();
-            let payload = (0..payload.len()).step_by(2).map(|at| u8::from_str_radix(&payload[at..at + 2], 16).unwrap());
-            let frame = Frame {
+            let payload = (0..payload.len())
+                .step_by(2)
+                .map(|at| u8::from_str_radix(&payload[at..at + 2], 16).unwrap());
+            let frame = EdgeFrame {
                 kind: (vector["kind"].as_u64().unwrap() as u8).try_into().unwrap(),
                 sequence: vector["sequence"].as_u64().unwrap(),
                 payload: payload.collect::<Vec<_>>().into(),
             };
-            let head: String = frame.head().iter().map(|byte| format!("{byte:02x}")).collect();
-            assert_eq!(head, vector["head"].as_str().unwrap(), "{vector}");
-            assert_eq!(whole(&frame).unwrap(), frame);
+            let header: String = frame
+                .encode_header()
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            assert_eq!(header, vector["head"].as_str().unwrap(), "{vector}");
+            assert_eq!(round_trip(&frame).unwrap(), frame);
         }
     }
 
     /// A checksum is no proof: bytes can be found that have any.
     #[test]
-    fn a_payload_is_as_long_as_its_head_says() {
-        let mut bytes = Frame { kind: Kind::Data, sequence: 7, payload: Bytes::from_static(b"some data") }.head();
+    fn a_payload_of_another_length_than_announced_is_refused() {
+        let mut bytes = EdgeFrame {
+            kind: FrameKind::Data,
+            sequence: 7,
+            payload: Bytes::from_static(b"some data"),
+        }
+        .encode_header();
         bytes[0] = 200;
-        let check = sum(&bytes, b"some data");
-        bytes[16..].copy_from_slice(&check.to_le_bytes());
-        let read = Head::read(&bytes).unwrap().close(Bytes::from_static(b"some data"));
-        assert_eq!(read, Err(Malformed::Length { said: 200, came: 9 }));
+        let checksum = frame_checksum(&bytes, b"some data");
+        bytes[16..].copy_from_slice(&checksum.to_le_bytes());
+        let read = FrameHeader::parse(&bytes)
+            .unwrap()
+            .into_frame(Bytes::from_static(b"some data"));
+        assert_eq!(
+            read,
+            Err(MalformedFrame::LengthMismatch { said: 200, came: 9 })
+        );
     }
 
     proptest! {
         #[test]
         fn comes_back(sequence in 1..u64::MAX, payload in prop::collection::vec(any::<u8>(), 0..100)) {
-            let frame = Frame { kind: Kind::Data, sequence, payload: payload.into() };
-            prop_assert_eq!(whole(&frame), Ok(frame));
+            let frame = EdgeFrame { kind: FrameKind::Data, sequence, payload: payload.into() };
+            prop_assert_eq!(round_trip(&frame), Ok(frame));
         }
 
         #[test]
-        fn one_wrong_bit_is_seen(at in 0..HEAD + 9, bit in 0..8_u8) {
-            let frame = Frame { kind: Kind::Data, sequence: 7, payload: Bytes::from_static(b"some data") };
-            let mut bytes = [&frame.head()[..], b"some data"].concat();
+        fn one_wrong_bit_is_seen(at in 0..HEADER_BYTES + 9, bit in 0..8_u8) {
+            let frame = EdgeFrame { kind: FrameKind::Data, sequence: 7, payload: Bytes::from_static(b"some data") };
+            let mut bytes = [&frame.encode_header()[..], b"some data"].concat();
             bytes[at] ^= 1 << bit;
-            let head = Head::read(bytes[..HEAD].try_into().unwrap());
-            let read = head.and_then(|head| head.close(Bytes::copy_from_slice(&bytes[HEAD..])));
+            let head = FrameHeader::parse(bytes[..HEADER_BYTES].try_into().unwrap());
+            let read = head.and_then(|head| head.into_frame(Bytes::copy_from_slice(&bytes[HEADER_BYTES..])));
             prop_assert!(read.is_err(), "{read:?}");
         }
 
         #[test]
-        fn no_bytes_break_it(bytes in any::<[u8; HEAD]>()) {
-            if let Ok(head) = Head::read(&bytes) {
-                prop_assert!(head.length <= LONGEST);
+        fn no_bytes_break_it(bytes in any::<[u8; HEADER_BYTES]>()) {
+            if let Ok(head) = FrameHeader::parse(&bytes) {
+                prop_assert!(head.length <= MAX_PAYLOAD_BYTES);
             }
         }
     }

@@ -14,25 +14,25 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
-use crate::worker::{Connector, End};
+use crate::worker::{EdgeConnector, EdgeEnd};
 
 /// What all workers of a job know, and nobody else.
-pub type Token = [u8; 32];
+pub type JobToken = [u8; 32];
 
 /// Strangers that have not said a token yet, at most, and how long they have.
-const STRANGERS: usize = 256;
-const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_UNVERIFIED_CONNECTIONS: usize = 256;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where a worker will be dialled.
 #[derive(Debug)]
-pub struct Door(Plain);
+pub struct LocalListener(Plain);
 
-impl Door {
+impl LocalListener {
     /// On a port that the kernel chooses.
     ///
     /// # Errors
     /// The socket's.
-    pub fn open() -> io::Result<Self> {
+    pub fn bind() -> io::Result<Self> {
         let listener = Plain::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         Ok(Self(listener))
@@ -42,118 +42,164 @@ impl Door {
     ///
     /// # Errors
     /// The socket's.
-    pub fn address(&self) -> io::Result<SocketAddr> {
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }
 }
 
 /// Where consumers are. Those that are started later are added before their streams open.
 #[derive(Clone, Debug, Default)]
-pub struct Addresses(Arc<Mutex<HashMap<String, SocketAddr>>>);
+pub struct ConsumerAddresses(Arc<Mutex<HashMap<String, SocketAddr>>>);
 
-impl Addresses {
+impl ConsumerAddresses {
     /// That worker is there.
-    pub fn add(&self, name: &str, address: SocketAddr) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), address);
+    pub fn insert(&self, name: &str, address: SocketAddr) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(name.to_owned(), address);
     }
 
-    fn of(&self, name: &str) -> Option<SocketAddr> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied()
+    fn lookup(&self, name: &str) -> Option<SocketAddr> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(name)
+            .copied()
     }
 }
 
 /// One worker's streams.
-pub struct Local {
-    me: String,
-    token: Token,
-    consumers: Addresses,
-    producers: Mutex<HashMap<String, oneshot::Receiver<TcpStream>>>,
+pub struct LocalConnector {
+    worker_name: String,
+    token: JobToken,
+    consumers: ConsumerAddresses,
+    incoming: Mutex<HashMap<String, oneshot::Receiver<TcpStream>>>,
 }
 
-type Awaited = Arc<Mutex<HashMap<String, oneshot::Sender<TcpStream>>>>;
+type ExpectedProducers = Arc<Mutex<HashMap<String, oneshot::Sender<TcpStream>>>>;
 
-impl Local {
+impl LocalConnector {
     /// Takes those producers in, for as long as the runtime runs that this is called on; dials those consumers.
     ///
     /// # Errors
     /// The socket's.
     pub fn new(
-        door: Door,
-        me: String,
-        token: Token,
+        listener: LocalListener,
+        worker_name: String,
+        token: JobToken,
         producers: impl IntoIterator<Item = String>,
-        consumers: Addresses,
+        consumers: ConsumerAddresses,
     ) -> io::Result<Self> {
-        let listener = TcpListener::from_std(door.0)?;
-        let (mut awaited, mut coming) = (HashMap::new(), HashMap::new());
+        let listener = TcpListener::from_std(listener.0)?;
+        let (mut expected, mut incoming) = (HashMap::new(), HashMap::new());
         for producer in producers {
             let (sender, receiver) = oneshot::channel();
-            awaited.insert(producer.clone(), sender);
-            coming.insert(producer, receiver);
+            expected.insert(producer.clone(), sender);
+            incoming.insert(producer, receiver);
         }
-        tokio::spawn(take_in(listener, token, Arc::new(Mutex::new(awaited))));
-        Ok(Self { me, token, consumers, producers: Mutex::new(coming) })
+        tokio::spawn(accept_producers(
+            listener,
+            token,
+            Arc::new(Mutex::new(expected)),
+        ));
+        Ok(Self {
+            worker_name,
+            token,
+            consumers,
+            incoming: Mutex::new(incoming),
+        })
     }
 }
 
-impl Connector for Local {
+impl EdgeConnector for LocalConnector {
     type Stream = TcpStream;
 
-    async fn connect(&self, end: End, peer: &str) -> io::Result<TcpStream> {
+    async fn connect(&self, end: EdgeEnd, peer: &str) -> io::Result<TcpStream> {
         match end {
-            End::Consumer => {
-                let coming = self.producers.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);
-                coming.ok_or_else(unknown)?.await.map_err(|_| io::ErrorKind::ConnectionAborted.into())
+            EdgeEnd::Consumer => {
+                let incoming = self
+                    .incoming
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .remove(peer);
+                incoming
+                    .ok_or_else(unknown_peer)?
+                    .await
+                    .map_err(|_| io::ErrorKind::ConnectionAborted.into())
             }
-            End::Producer => {
-                let address = self.consumers.of(peer).ok_or_else(unknown)?;
+            EdgeEnd::Producer => {
+                let address = self.consumers.lookup(peer).ok_or_else(unknown_peer)?;
                 let mut stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
-                stream.write_all(&greeting(&self.token, &self.me)).await?;
+                stream
+                    .write_all(&encode_hello(&self.token, &self.worker_name))
+                    .await?;
                 Ok(stream)
             }
         }
     }
 }
 
-fn unknown() -> io::Error {
+fn unknown_peer() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "nobody has said where it is")
 }
 
-fn greeting(token: &Token, name: &str) -> Vec<u8> {
-    [&token[..], &(name.len() as u16).to_le_bytes(), name.as_bytes()].concat()
+fn encode_hello(token: &JobToken, name: &str) -> Vec<u8> {
+    [
+        &token[..],
+        &(name.len() as u16).to_le_bytes(),
+        name.as_bytes(),
+    ]
+    .concat()
 }
 
-async fn take_in(listener: TcpListener, token: Token, awaited: Awaited) {
-    let strangers = Arc::new(Semaphore::new(STRANGERS));
-    while !awaited.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
-        let Ok(place) = Arc::clone(&strangers).acquire_owned().await else { return };
+async fn accept_producers(listener: TcpListener, token: JobToken, expected: ExpectedProducers) {
+    let unverified = Arc::new(Semaphore::new(MAX_UNVERIFIED_CONNECTIONS));
+    while !expected
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .is_empty()
+    {
+        let Ok(permit) = Arc::clone(&unverified).acquire_owned().await else {
+            return;
+        };
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(10)).await; // no descriptors: others must end first
             continue;
         };
-        let awaited = Arc::clone(&awaited);
+        let expected = Arc::clone(&expected);
         tokio::spawn(async move {
-            let _ = timeout(PATIENCE, greet(stream, token, awaited)).await;
-            drop(place);
+            let _ = timeout(HANDSHAKE_TIMEOUT, accept_hello(stream, token, expected)).await;
+            drop(permit);
         });
     }
 }
 
 /// Whoever is not awaited is dropped without a word.
-async fn greet(mut stream: TcpStream, token: Token, awaited: Awaited) -> io::Result<()> {
-    let mut said = [0; 34];
-    stream.read_exact(&mut said).await?;
-    let mut name = vec![0; usize::from(u16::from_le_bytes([said[32], said[33]]))];
-    let differs = token.iter().zip(&said).fold(0, |differs, (ours, theirs)| differs | (ours ^ theirs));
-    if differs != 0 || name.len() > 100 {
+async fn accept_hello(
+    mut stream: TcpStream,
+    token: JobToken,
+    expected: ExpectedProducers,
+) -> io::Result<()> {
+    let mut header = [0; 34];
+    stream.read_exact(&mut header).await?;
+    let mut name = vec![0; usize::from(u16::from_le_bytes([header[32], header[33]]))];
+    let difference = token
+        .iter()
+        .zip(&header)
+        .fold(0, |differs, (ours, theirs)| differs | (ours ^ theirs));
+    if difference != 0 || name.len() > 100 {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     stream.read_exact(&mut name).await?;
     stream.set_nodelay(true)?;
     let name = String::from_utf8_lossy(&name);
-    let taker = awaited.lock().unwrap_or_else(PoisonError::into_inner).remove(&*name);
-    if let Some(taker) = taker {
+    let waiting = expected
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .remove(&*name);
+    if let Some(taker) = waiting {
         let _ = taker.send(stream);
     }
     Ok(())

@@ -11,84 +11,102 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-use crate::frame::{Frame, HEAD, Kind, Malformed};
+use crate::frame::{EdgeFrame, FrameKind, HEADER_BYTES, MalformedFrame};
 
 /// A queue on disk, with a bound.
 #[derive(Debug)]
-pub struct Spill {
+pub struct SpillQueue {
     file: File,
     limit: u64,
     /// Where the next frame is read from, and written to.
-    read: u64,
-    written: u64,
+    read_offset: u64,
+    write_offset: u64,
     /// Kind and bytes of each payload.
-    frames: VecDeque<(Kind, usize)>,
+    pending_frames: VecDeque<(FrameKind, usize)>,
 }
 
-impl Spill {
+impl SpillQueue {
     /// In that folder, with so many bytes at most.
     ///
     /// # Errors
     /// The disk's.
     pub fn new(folder: &Path, limit: u64) -> io::Result<Self> {
-        let path = folder.join(format!("spill.{}.{:x}", std::process::id(), std::ptr::from_ref(&limit).addr()));
-        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        let path = folder.join(format!(
+            "spill.{}.{:x}",
+            std::process::id(),
+            std::ptr::from_ref(&limit).addr()
+        ));
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)?;
         std::fs::remove_file(&path)?;
-        Ok(Self { file, limit, read: 0, written: 0, frames: VecDeque::new() })
+        Ok(Self {
+            file,
+            limit,
+            read_offset: 0,
+            write_offset: 0,
+            pending_frames: VecDeque::new(),
+        })
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.frames.is_empty()
+        self.pending_frames.is_empty()
     }
 
     /// How many frames wait.
     pub fn len(&self) -> usize {
-        self.frames.len()
+        self.pending_frames.len()
     }
 
     /// Bytes that wait.
-    pub fn bytes(&self) -> u64 {
-        self.written - self.read
+    pub fn pending_bytes(&self) -> u64 {
+        self.write_offset - self.read_offset
     }
 
     /// Whether so many more fit. What has been read takes its place until all is.
-    pub fn admits(&self, bytes: usize) -> bool {
-        self.written + (HEAD + bytes) as u64 <= self.limit
+    pub fn has_room_for(&self, bytes: usize) -> bool {
+        self.write_offset + (HEADER_BYTES + bytes) as u64 <= self.limit
     }
 
     /// At the end.
     ///
     /// # Errors
     /// The disk's.
-    pub fn push(&mut self, kind: Kind, payload: &Bytes) -> io::Result<()> {
-        let frame = Frame::plain(kind, payload.clone());
-        self.file.write_all_at(&frame.head(), self.written)?;
-        self.file.write_all_at(payload, self.written + HEAD as u64)?;
-        self.written += (HEAD + payload.len()) as u64;
-        self.frames.push_back((kind, payload.len()));
+    pub fn push(&mut self, kind: FrameKind, payload: &Bytes) -> io::Result<()> {
+        let frame = EdgeFrame::unnumbered(kind, payload.clone());
+        self.file
+            .write_all_at(&frame.encode_header(), self.write_offset)?;
+        self.file
+            .write_all_at(payload, self.write_offset + HEADER_BYTES as u64)?;
+        self.write_offset += (HEADER_BYTES + payload.len()) as u64;
+        self.pending_frames.push_back((kind, payload.len()));
         Ok(())
     }
 
     /// Kind and bytes of what is first.
-    pub fn front(&self) -> Option<(Kind, usize)> {
-        self.frames.front().copied()
+    pub fn peek_front(&self) -> Option<(FrameKind, usize)> {
+        self.pending_frames.front().copied()
     }
 
     /// What is first.
     ///
     /// # Errors
     /// The disk's, and bytes that are not those that were written.
-    pub fn pop(&mut self) -> io::Result<Option<(Kind, Bytes)>> {
-        let Some((kind, length)) = self.frames.pop_front() else { return Ok(None) };
-        let mut bytes = vec![0; HEAD + length];
-        self.file.read_exact_at(&mut bytes, self.read)?;
-        self.read += bytes.len() as u64;
+    pub fn pop(&mut self) -> io::Result<Option<(FrameKind, Bytes)>> {
+        let Some((kind, length)) = self.pending_frames.pop_front() else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; HEADER_BYTES + length];
+        self.file.read_exact_at(&mut bytes, self.read_offset)?;
+        self.read_offset += bytes.len() as u64;
         let mut payload = Bytes::from(bytes);
-        let head = payload.split_to(HEAD);
-        check(&head, &payload).map_err(io::Error::other)?;
-        if self.frames.is_empty() {
-            (self.read, self.written) = (0, 0);
+        let header = payload.split_to(HEADER_BYTES);
+        verify_frame(&header, &payload).map_err(io::Error::other)?;
+        if self.pending_frames.is_empty() {
+            (self.read_offset, self.write_offset) = (0, 0);
             self.file.set_len(0)?;
         }
         Ok(Some((kind, payload)))
@@ -96,10 +114,14 @@ impl Spill {
 }
 
 /// The head has number 0, which no frame on an edge has: only length and checksum are looked at.
-fn check(head: &Bytes, payload: &Bytes) -> Result<(), Malformed> {
-    let kind = Kind::try_from(head[4])?;
-    let written = Frame::plain(kind, payload.clone()).head();
-    if written[..] == head[..] { Ok(()) } else { Err(Malformed::Check) }
+fn verify_frame(head: &Bytes, payload: &Bytes) -> Result<(), MalformedFrame> {
+    let kind = FrameKind::try_from(head[4])?;
+    let expected_header = EdgeFrame::unnumbered(kind, payload.clone()).encode_header();
+    if expected_header[..] == head[..] {
+        Ok(())
+    } else {
+        Err(MalformedFrame::ChecksumMismatch)
+    }
 }
 
 #[cfg(test)]
@@ -107,33 +129,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_in_first_out_and_no_file_is_left() {
+    fn frames_leave_in_order_and_no_file_is_left() {
         let folder = tempfile::tempdir().unwrap();
-        let mut spill = Spill::new(folder.path(), 1000).unwrap();
+        let mut spill = SpillQueue::new(folder.path(), 1000).unwrap();
         for round in 0..3_u8 {
             for at in 0..5_u8 {
-                spill.push(Kind::Data, &Bytes::from(vec![at; usize::from(at) * 10])).unwrap();
+                spill
+                    .push(
+                        FrameKind::Data,
+                        &Bytes::from(vec![at; usize::from(at) * 10]),
+                    )
+                    .unwrap();
             }
-            spill.push(Kind::End, &Bytes::new()).unwrap();
-            assert_eq!(spill.front(), Some((Kind::Data, 0)));
+            spill.push(FrameKind::End, &Bytes::new()).unwrap();
+            assert_eq!(spill.peek_front(), Some((FrameKind::Data, 0)));
             for at in 0..5_u8 {
                 let popped = spill.pop().unwrap().unwrap();
-                assert_eq!(popped, (Kind::Data, Bytes::from(vec![at; usize::from(at) * 10])), "round {round}");
+                assert_eq!(
+                    popped,
+                    (FrameKind::Data, Bytes::from(vec![at; usize::from(at) * 10])),
+                    "round {round}"
+                );
             }
-            assert_eq!(spill.pop().unwrap(), Some((Kind::End, Bytes::new())));
-            assert!(spill.is_empty() && spill.bytes() == 0 && spill.pop().unwrap().is_none());
+            assert_eq!(spill.pop().unwrap(), Some((FrameKind::End, Bytes::new())));
+            assert!(
+                spill.is_empty() && spill.pending_bytes() == 0 && spill.pop().unwrap().is_none()
+            );
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]
-    fn has_a_bound_and_sees_faults() {
+    fn frames_beyond_the_limit_and_damaged_frames_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let mut spill = Spill::new(folder.path(), 100).unwrap();
-        assert!(spill.admits(80) && !spill.admits(81));
-        spill.push(Kind::Data, &Bytes::from_static(b"something")).unwrap();
-        assert!(!spill.admits(80));
-        spill.file.write_all_at(b"x", HEAD as u64).unwrap();
+        let mut spill = SpillQueue::new(folder.path(), 100).unwrap();
+        assert!(spill.has_room_for(80) && !spill.has_room_for(81));
+        spill
+            .push(FrameKind::Data, &Bytes::from_static(b"something"))
+            .unwrap();
+        assert!(!spill.has_room_for(80));
+        spill.file.write_all_at(b"x", HEADER_BYTES as u64).unwrap();
         assert!(spill.pop().is_err());
     }
 }

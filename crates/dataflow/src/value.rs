@@ -1,21 +1,21 @@
 //! Items as bytes, where nobody chose another codec (`contract/dataflow.md`).
 //!
 //! A batch is one value after the other. Reading makes only plain values, never code or objects of a class: bytes from a peer
-//! cannot make a worker do anything. [`Writer`] and [`Reader`] know bytes and tokens; what a language makes of them is the
+//! cannot make a worker do anything. [`StoreWriter`] and [`ValueReader`] know bytes and tokens; what a language makes of them is the
 //! SDK's.
 
 /// Values in values, at most.
-pub const DEEPEST: usize = 64;
+pub const MAX_NESTING_DEPTH: usize = 64;
 
 /// One value's beginning. Lists and tuples are followed by so many values, a map by twice as many.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "each is what it is called")]
-pub enum Token<'a> {
+pub enum ValueToken<'a> {
     Null,
     Bool(bool),
     Int(i64),
     /// An integer that does not fit: two's complement, little-endian.
-    Big(&'a [u8]),
+    BigInt(&'a [u8]),
     Float(f64),
     Text(&'a str),
     Bytes(&'a [u8]),
@@ -24,66 +24,66 @@ pub enum Token<'a> {
     Map(usize),
 }
 
-const NULL: u8 = 0;
-const FALSE: u8 = 1;
-const TRUE: u8 = 2;
-const INT: u8 = 3;
-const BIG: u8 = 4;
-const FLOAT: u8 = 5;
-const TEXT: u8 = 6;
-const BYTES: u8 = 7;
-const LIST: u8 = 8;
-const TUPLE: u8 = 9;
-const MAP: u8 = 10;
+const TAG_NULL: u8 = 0;
+const TAG_FALSE: u8 = 1;
+const TAG_TRUE: u8 = 2;
+const TAG_INT: u8 = 3;
+const TAG_BIG_INT: u8 = 4;
+const TAG_FLOAT: u8 = 5;
+const TAG_TEXT: u8 = 6;
+const TAG_BYTES: u8 = 7;
+const TAG_LIST: u8 = 8;
+const TAG_TUPLE: u8 = 9;
+const TAG_MAP: u8 = 10;
 
 /// Bytes that are no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
-pub enum Malformed {
+pub enum MalformedValue {
     #[error("a value ends before it is whole")]
-    Short,
+    Truncated,
     #[error("{0} begins no value: the peer uses another codec")]
-    Tag(u8),
+    UnknownTag(u8),
     #[error("text that is not UTF-8")]
-    Text,
+    InvalidUtf8,
     #[error("a number that is too long")]
-    Number,
+    NumberTooLong,
 }
 
 /// Appends a value's beginning.
-pub fn write(buffer: &mut Vec<u8>, token: Token<'_>) {
+pub fn write_token(buffer: &mut Vec<u8>, token: ValueToken<'_>) {
     match token {
-        Token::Null => buffer.push(NULL),
-        Token::Bool(value) => buffer.push(if value { TRUE } else { FALSE }),
-        Token::Int(value) => {
-            buffer.push(INT);
-            varint(buffer, (value << 1 ^ value >> 63) as u64);
+        ValueToken::Null => buffer.push(TAG_NULL),
+        ValueToken::Bool(value) => buffer.push(if value { TAG_TRUE } else { TAG_FALSE }),
+        ValueToken::Int(value) => {
+            buffer.push(TAG_INT);
+            write_varint(buffer, (value << 1 ^ value >> 63) as u64);
         }
-        Token::Big(bytes) => with_length(buffer, BIG, bytes),
-        Token::Float(value) => {
-            buffer.push(FLOAT);
+        ValueToken::BigInt(bytes) => write_bytes(buffer, TAG_BIG_INT, bytes),
+        ValueToken::Float(value) => {
+            buffer.push(TAG_FLOAT);
             buffer.extend_from_slice(&value.to_le_bytes());
         }
-        Token::Text(text) => with_length(buffer, TEXT, text.as_bytes()),
-        Token::Bytes(bytes) => with_length(buffer, BYTES, bytes),
-        Token::List(count) => counted(buffer, LIST, count),
-        Token::Tuple(count) => counted(buffer, TUPLE, count),
-        Token::Map(count) => counted(buffer, MAP, count),
+        ValueToken::Text(text) => write_bytes(buffer, TAG_TEXT, text.as_bytes()),
+        ValueToken::Bytes(bytes) => write_bytes(buffer, TAG_BYTES, bytes),
+        ValueToken::List(count) => write_count(buffer, TAG_LIST, count),
+        ValueToken::Tuple(count) => write_count(buffer, TAG_TUPLE, count),
+        ValueToken::Map(count) => write_count(buffer, TAG_MAP, count),
     }
 }
 
-fn counted(buffer: &mut Vec<u8>, tag: u8, count: usize) {
+fn write_count(buffer: &mut Vec<u8>, tag: u8, count: usize) {
     buffer.push(tag);
-    varint(buffer, count as u64);
+    write_varint(buffer, count as u64);
 }
 
-fn with_length(buffer: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
-    counted(buffer, tag, bytes.len());
+fn write_bytes(buffer: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+    write_count(buffer, tag, bytes.len());
     buffer.extend_from_slice(bytes);
 }
 
 /// Seven bits a byte, low ones first, the eighth bit where more follow.
-fn varint(buffer: &mut Vec<u8>, mut value: u64) {
+fn write_varint(buffer: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         buffer.push(value as u8 | 0x80);
         value >>= 7;
@@ -93,9 +93,9 @@ fn varint(buffer: &mut Vec<u8>, mut value: u64) {
 
 /// Reads tokens off bytes.
 #[derive(Clone, Debug)]
-pub struct Reader<'a>(&'a [u8]);
+pub struct ValueReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> ValueReader<'a> {
     /// From the beginning of a batch.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
@@ -110,63 +110,77 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// Bytes that are none. A count never promises more values than there are bytes left.
-    pub fn token(&mut self) -> Result<Token<'a>, Malformed> {
-        let tag = self.take(1)?[0];
+    pub fn next_token(&mut self) -> Result<ValueToken<'a>, MalformedValue> {
+        let tag = self.read_bytes(1)?[0];
         Ok(match tag {
-            NULL => Token::Null,
-            FALSE => Token::Bool(false),
-            TRUE => Token::Bool(true),
-            INT => {
-                let value = self.varint()?;
-                Token::Int((value >> 1) as i64 ^ -((value & 1) as i64))
+            TAG_NULL => ValueToken::Null,
+            TAG_FALSE => ValueToken::Bool(false),
+            TAG_TRUE => ValueToken::Bool(true),
+            TAG_INT => {
+                let value = self.read_varint()?;
+                ValueToken::Int((value >> 1) as i64 ^ -((value & 1) as i64))
             }
-            FLOAT => Token::Float(f64::from_le_bytes(self.take(8)?.try_into().map_err(|_| Malformed::Short)?)),
-            BIG => Token::Big(self.counted()?),
-            TEXT => Token::Text(std::str::from_utf8(self.counted()?).map_err(|_| Malformed::Text)?),
-            BYTES => Token::Bytes(self.counted()?),
-            LIST => Token::List(self.count(1)?),
-            TUPLE => Token::Tuple(self.count(1)?),
-            MAP => Token::Map(self.count(2)?),
-            tag => return Err(Malformed::Tag(tag)),
+            TAG_FLOAT => ValueToken::Float(f64::from_le_bytes(
+                self.read_bytes(8)?
+                    .try_into()
+                    .map_err(|_| MalformedValue::Truncated)?,
+            )),
+            TAG_BIG_INT => ValueToken::BigInt(self.read_counted_bytes()?),
+            TAG_TEXT => ValueToken::Text(
+                std::str::from_utf8(self.read_counted_bytes()?)
+                    .map_err(|_| MalformedValue::InvalidUtf8)?,
+            ),
+            TAG_BYTES => ValueToken::Bytes(self.read_counted_bytes()?),
+            TAG_LIST => ValueToken::List(self.read_count(1)?),
+            TAG_TUPLE => ValueToken::Tuple(self.read_count(1)?),
+            TAG_MAP => ValueToken::Map(self.read_count(2)?),
+            tag => return Err(MalformedValue::UnknownTag(tag)),
         })
     }
 
-    fn counted(&mut self) -> Result<&'a [u8], Malformed> {
-        let length = self.count(1)?;
-        self.take(length)
+    fn read_counted_bytes(&mut self) -> Result<&'a [u8], MalformedValue> {
+        let length = self.read_count(1)?;
+        self.read_bytes(length)
     }
 
     /// Of things that are so many bytes each, at least.
-    fn count(&mut self, each: usize) -> Result<usize, Malformed> {
-        let count = usize::try_from(self.varint()?).map_err(|_| Malformed::Short)?;
-        if count > self.0.len() / each { Err(Malformed::Short) } else { Ok(count) }
+    fn read_count(&mut self, min_bytes_each: usize) -> Result<usize, MalformedValue> {
+        let count = usize::try_from(self.read_varint()?).map_err(|_| MalformedValue::Truncated)?;
+        if count > self.0.len() / min_bytes_each {
+            Err(MalformedValue::Truncated)
+        } else {
+            Ok(count)
+        }
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Malformed::Short)?;
+    fn read_bytes(&mut self, length: usize) -> Result<&'a [u8], MalformedValue> {
+        let (bytes, rest) = self
+            .0
+            .split_at_checked(length)
+            .ok_or(MalformedValue::Truncated)?;
         self.0 = rest;
-        Ok(taken)
+        Ok(bytes)
     }
 
-    fn varint(&mut self) -> Result<u64, Malformed> {
+    fn read_varint(&mut self) -> Result<u64, MalformedValue> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
-            let byte = self.take(1)?[0];
+            let byte = self.read_bytes(1)?[0];
             if shift == 63 && byte > 1 {
-                return Err(Malformed::Number);
+                return Err(MalformedValue::NumberTooLong);
             }
             value |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
                 return Ok(value);
             }
         }
-        Err(Malformed::Number)
+        Err(MalformedValue::NumberTooLong)
     }
 }
 
 /// Which of so many consumers has that key: CRC-32 of its bytes, as a share of all there are. Keys that are equal must be
 /// written alike: booleans and whole floats as integers.
-pub fn share(key: &[u8], consumers: usize) -> usize {
+pub fn key_partition(key: &[u8], consumers: usize) -> usize {
     ((u64::from(crc32fast::hash(key)) * consumers as u64) >> 32) as usize
 }
 
@@ -176,60 +190,71 @@ mod tests {
 
     use super::*;
 
-    fn written(token: Token<'_>) -> Vec<u8> {
+    fn encode_token(token: ValueToken<'_>) -> Vec<u8> {
         let mut buffer = Vec::new();
-        write(&mut buffer, token);
+        write_token(&mut buffer, token);
         buffer
     }
 
     #[test]
-    fn vectors_are_what_this_writes() {
+    fn encoding_matches_the_contract_vectors() {
         let text = std::fs::read_to_string("../../contract/vectors/dataflow.json").unwrap();
         let vectors: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let hex = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>()
+        };
         for vector in vectors["integers"].as_array().unwrap() {
-            let bytes = written(Token::Int(vector["value"].as_i64().unwrap()));
+            let bytes = encode_token(ValueToken::Int(vector["value"].as_i64().unwrap()));
             assert_eq!(hex(&bytes), vector["bytes"].as_str().unwrap());
-            assert_eq!(share(&bytes, 1000) as u64, vector["share_of_1000"].as_u64().unwrap());
+            assert_eq!(
+                key_partition(&bytes, 1000) as u64,
+                vector["share_of_1000"].as_u64().unwrap()
+            );
         }
         for vector in vectors["texts"].as_array().unwrap() {
-            let bytes = written(Token::Text(vector["value"].as_str().unwrap()));
+            let bytes = encode_token(ValueToken::Text(vector["value"].as_str().unwrap()));
             assert_eq!(hex(&bytes), vector["bytes"].as_str().unwrap());
-            assert_eq!(share(&bytes, 1000) as u64, vector["share_of_1000"].as_u64().unwrap());
+            assert_eq!(
+                key_partition(&bytes, 1000) as u64,
+                vector["share_of_1000"].as_u64().unwrap()
+            );
         }
     }
 
     #[test]
-    fn keys_are_shared_evenly() {
+    fn keys_are_partitioned_evenly() {
         for consumers in [2, 3, 7, 16] {
-            let mut shares = vec![0; consumers];
+            let mut counts = vec![0; consumers];
             for key in 0..10_000 {
-                shares[share(&written(Token::Int(key)), consumers)] += 1;
+                counts[key_partition(&encode_token(ValueToken::Int(key)), consumers)] += 1;
             }
-            let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
-            assert!(*most < least * 3 / 2, "{shares:?}");
+            let (smallest, largest) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(*largest < smallest * 3 / 2, "{counts:?}");
         }
     }
 
     proptest! {
         #[test]
         fn numbers_and_text_come_back(int in any::<i64>(), float in any::<f64>(), text in ".{0,40}") {
-            for token in [Token::Int(int), Token::Float(float), Token::Text(&text), Token::Bytes(text.as_bytes())] {
-                let bytes = written(token);
-                let mut reader = Reader::new(&bytes);
-                let read = reader.token().unwrap();
-                prop_assert!(read == token || float.is_nan());
+            for token in [ValueToken::Int(int), ValueToken::Float(float), ValueToken::Text(&text), ValueToken::Bytes(text.as_bytes())] {
+                let bytes = encode_token(token);
+                let mut reader = ValueReader::new(&bytes);
+                let decoded = reader.next_token().unwrap();
+                prop_assert!(decoded == token || float.is_nan());
                 prop_assert!(reader.is_empty());
-                prop_assert!(Reader::new(&bytes[..bytes.len() - 1]).token().is_err());
+                prop_assert!(ValueReader::new(&bytes[..bytes.len() - 1]).next_token().is_err());
             }
         }
 
         #[test]
         fn no_bytes_break_it(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-            let mut reader = Reader::new(&bytes);
+            let mut reader = ValueReader::new(&bytes);
             while !reader.is_empty() {
-                match reader.token() {
-                    Ok(Token::List(count) | Token::Tuple(count) | Token::Map(count)) => prop_assert!(count <= bytes.len()),
+                match reader.next_token() {
+                    Ok(ValueToken::List(count) | ValueToken::Tuple(count) | ValueToken::Map(count)) => prop_assert!(count <= bytes.len()),
                     Ok(_) => {}
                     Err(_) => break,
                 }

@@ -2,15 +2,15 @@
 
 use std::rc::Rc;
 
-use nearpath_connpool::upstream::Upstream;
+use nearpath_connpool::upstream::UpstreamHandle;
 use nearpath_types::{FunctionId, InstanceId};
 use tokio::sync::watch;
 
-use crate::failed_writes::Unwritten;
+use crate::failed_writes::FailedWrites;
 
 /// The instance that a client runs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
+pub struct ClientInstance {
     /// Its id.
     pub instance: InstanceId,
     /// The function whose instance it is.
@@ -19,13 +19,13 @@ pub struct Caller {
 
 /// One connection of a function to a destination whose protocol is understood.
 #[derive(Clone)]
-pub struct Visit {
+pub struct ClientContext {
     /// Who came.
-    pub caller: Rc<Caller>,
+    pub caller: Rc<ClientInstance>,
     /// Where it wants to go, and how connections to there are had.
-    pub upstream: Upstream,
+    pub upstream: UpstreamHandle,
     /// Where failures of writes are left that were answered before they were done.
-    pub unwritten: Rc<Unwritten>,
-    /// Fails when the client's instance has ended; `None`: then this visit is ended from outside.
-    pub here: Option<watch::Receiver<()>>,
+    pub failed_writes: Rc<FailedWrites>,
+    /// Fails when the client's instance has ended; `NoConnection`: then this visit is ended from outside.
+    pub instance_alive: Option<watch::Receiver<()>>,
 }

@@ -16,4 +16,4 @@ pub mod redis;
 pub mod relay;
 pub mod tls_tunnel;
 
-pub use context::{Caller, Visit};
+pub use context::{ClientContext, ClientInstance};

@@ -1,6 +1,6 @@
 //! Answers that are kept to be given again, within a bound of bytes: what was used last stays. Pure.
 //!
-//! An answer may be overtaken by a write: who asks a server takes a [`Ticket`] before, and what comes back is kept only if nothing was written to that
+//! An answer may be overtaken by a write: who asks a server takes a [`CacheTicket`] before, and what comes back is kept only if nothing was written to that
 //! key since.
 
 use std::cell::Cell;
@@ -8,121 +8,161 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::{Rc, Weak};
 
 /// What an entry costs beside its key and its content: maps, headers of allocations.
-const COST: usize = 256;
+const ENTRY_OVERHEAD_BYTES: usize = 256;
 /// Tickets of keys that are remembered before those that nobody holds any more are looked for.
-const MANY: usize = 1024;
+const TICKET_PURGE_THRESHOLD: usize = 1024;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Larder<V> {
-    bound: usize,
-    held: usize,
+pub struct ByteBoundedLru<V> {
+    max_bytes: usize,
+    held_bytes: usize,
     /// Grows with each use.
     clock: u64,
-    entries: HashMap<Rc<[u8]>, Entry<V>>,
+    entries: HashMap<Rc<[u8]>, LruEntry<V>>,
     by_use: BTreeMap<u64, Rc<[u8]>>,
-    asked: HashMap<Rc<[u8]>, Weak<Cell<bool>>>,
+    tickets: HashMap<Rc<[u8]>, Weak<Cell<bool>>>,
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct LruEntry<V> {
     value: V,
-    weight: usize,
-    used: u64,
+    weight_bytes: usize,
+    last_use: u64,
 }
 
 /// Leave to keep the answer to a question, unless somebody writes before it comes.
 #[derive(Debug, Clone)]
-pub struct Ticket {
+pub struct CacheTicket {
     key: Rc<[u8]>,
-    good: Rc<Cell<bool>>,
+    is_valid: Rc<Cell<bool>>,
 }
 
-impl Ticket {
+impl CacheTicket {
     /// The key that was asked about.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 }
 
-impl<V> Larder<V> {
+impl<V> ByteBoundedLru<V> {
     /// An empty one for so many bytes.
-    pub fn new(bound: usize) -> Self {
-        let (entries, by_use, asked) = (HashMap::new(), BTreeMap::new(), HashMap::new());
-        Self { bound, held: 0, clock: 0, entries, by_use, asked }
+    pub fn new(max_bytes: usize) -> Self {
+        let (entries, by_use, tickets) = (HashMap::new(), BTreeMap::new(), HashMap::new());
+        Self {
+            max_bytes,
+            held_bytes: 0,
+            clock: 0,
+            entries,
+            by_use,
+            tickets,
+        }
     }
 
     /// Bytes that are held: never more than the bound.
-    pub fn held(&self) -> usize {
-        self.held
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     /// The longest content that is worth keeping: one answer is not to push out all others.
-    pub fn longest(&self) -> usize {
-        self.bound / 4
+    pub fn max_value_bytes(&self) -> usize {
+        self.max_bytes / 4
     }
 
     /// What is kept under a key; it counts as used.
     pub fn get(&mut self, key: &[u8]) -> Option<&V> {
         let entry = self.entries.get_mut(key)?;
-        let key = self.by_use.remove(&entry.used)?;
+        let key = self.by_use.remove(&entry.last_use)?;
         self.clock += 1;
-        entry.used = self.clock;
+        entry.last_use = self.clock;
         self.by_use.insert(self.clock, key);
         Some(&entry.value)
     }
 
     /// Somebody asks a server about a key.
-    pub fn ask(&mut self, key: &[u8]) -> Ticket {
-        if let Some((key, good)) = self.asked.get_key_value(key).and_then(|(key, good)| Some((key, good.upgrade()?))) {
-            return Ticket { key: Rc::clone(key), good };
+    pub fn issue_ticket(&mut self, key: &[u8]) -> CacheTicket {
+        if let Some((key, good)) = self
+            .tickets
+            .get_key_value(key)
+            .and_then(|(key, good)| Some((key, good.upgrade()?)))
+        {
+            return CacheTicket {
+                key: Rc::clone(key),
+                is_valid: good,
+            };
         }
-        if self.asked.len() >= MANY {
-            self.asked.retain(|_, good| good.strong_count() > 0);
+        if self.tickets.len() >= TICKET_PURGE_THRESHOLD {
+            self.tickets.retain(|_, good| good.strong_count() > 0);
         }
-        let ticket = Ticket { key: key.into(), good: Rc::new(Cell::new(true)) };
-        self.asked.insert(Rc::clone(&ticket.key), Rc::downgrade(&ticket.good));
+        let ticket = CacheTicket {
+            key: key.into(),
+            is_valid: Rc::new(Cell::new(true)),
+        };
+        self.tickets
+            .insert(Rc::clone(&ticket.key), Rc::downgrade(&ticket.is_valid));
         ticket
     }
 
     /// The answer came, with so many bytes of content. Whether it is kept.
-    pub fn put(&mut self, ticket: &Ticket, value: V, content: usize) -> bool {
-        let weight = content.saturating_add(ticket.key.len() * 2).saturating_add(COST);
-        if !ticket.good.get() || content > self.longest() || weight > self.bound {
+    pub fn put(&mut self, ticket: &CacheTicket, value: V, content: usize) -> bool {
+        let weight = content
+            .saturating_add(ticket.key.len() * 2)
+            .saturating_add(ENTRY_OVERHEAD_BYTES);
+        if !ticket.is_valid.get() || content > self.max_value_bytes() || weight > self.max_bytes {
             return false;
         }
         self.remove(&ticket.key);
-        while self.held + weight > self.bound {
-            let Some((_, oldest)) = self.by_use.pop_first() else { break };
-            self.held -= self.entries.remove(&oldest).map_or(0, |entry| entry.weight);
+        while self.held_bytes + weight > self.max_bytes {
+            let Some((_, oldest)) = self.by_use.pop_first() else {
+                break;
+            };
+            self.held_bytes -= self
+                .entries
+                .remove(&oldest)
+                .map_or(0, |entry| entry.weight_bytes);
         }
         self.clock += 1;
-        self.held += weight;
+        self.held_bytes += weight;
         self.by_use.insert(self.clock, Rc::clone(&ticket.key));
-        self.entries.insert(Rc::clone(&ticket.key), Entry { value, weight, used: self.clock });
+        self.entries.insert(
+            Rc::clone(&ticket.key),
+            LruEntry {
+                value,
+                weight_bytes: weight,
+                last_use: self.clock,
+            },
+        );
         true
     }
 
     /// Somebody writes to a key: what is kept is wrong, and so is what is being asked for.
-    pub fn drop_key(&mut self, key: &[u8]) {
+    pub fn invalidate_key(&mut self, key: &[u8]) {
         self.remove(key);
-        if let Some(good) = self.asked.remove(key).and_then(|good| good.upgrade()) {
+        if let Some(good) = self.tickets.remove(key).and_then(|good| good.upgrade()) {
             good.set(false);
         }
     }
 
     /// Somebody writes, and nobody knows to which keys.
-    pub fn clear(&mut self) {
+    pub fn invalidate_all(&mut self) {
         self.entries.clear();
         self.by_use.clear();
-        self.held = 0;
-        self.asked.drain().filter_map(|(_, good)| good.upgrade()).for_each(|good| good.set(false));
+        self.held_bytes = 0;
+        self.tickets
+            .drain()
+            .filter_map(|(_, good)| good.upgrade())
+            .for_each(|good| good.set(false));
     }
 
     fn remove(&mut self, key: &[u8]) {
-        if let Some(Entry { weight, used, .. }) = self.entries.remove(key) {
+        if let Some(LruEntry {
+            weight_bytes: weight,
+            last_use: used,
+            ..
+        }) = self.entries.remove(key)
+        {
             self.by_use.remove(&used);
-            self.held -= weight;
+            self.held_bytes -= weight;
         }
     }
 }
@@ -133,50 +173,55 @@ mod tests {
 
     use super::*;
 
-    fn put(larder: &mut Larder<usize>, key: &[u8], value: usize, content: usize) -> bool {
-        let ticket = larder.ask(key);
+    fn put_value(
+        larder: &mut ByteBoundedLru<usize>,
+        key: &[u8],
+        value: usize,
+        content: usize,
+    ) -> bool {
+        let ticket = larder.issue_ticket(key);
         larder.put(&ticket, value, content)
     }
 
     #[test]
-    fn what_was_used_last_stays() {
-        let mut larder = Larder::new(4 * (COST + 2 + 100));
+    fn recently_used_entries_stay() {
+        let mut larder = ByteBoundedLru::new(4 * (ENTRY_OVERHEAD_BYTES + 2 + 100));
         for key in [b"a", b"b", b"c", b"d"] {
-            assert!(put(&mut larder, key, 1, 100));
+            assert!(put_value(&mut larder, key, 1, 100));
         }
         assert_eq!(larder.get(b"a"), Some(&1));
-        assert!(put(&mut larder, b"e", 2, 100));
+        assert!(put_value(&mut larder, b"e", 2, 100));
         assert_eq!(larder.get(b"a"), Some(&1));
         assert_eq!(larder.get(b"b"), None);
     }
 
     #[test]
-    fn what_a_write_has_overtaken_is_not_kept() {
-        let mut larder = Larder::new(10_000);
-        let (early, other) = (larder.ask(b"a"), larder.ask(b"b"));
-        larder.drop_key(b"a");
-        let late = larder.ask(b"a");
+    fn a_value_overtaken_by_a_write_is_not_kept() {
+        let mut larder = ByteBoundedLru::new(10_000);
+        let (early, other) = (larder.issue_ticket(b"a"), larder.issue_ticket(b"b"));
+        larder.invalidate_key(b"a");
+        let late = larder.issue_ticket(b"a");
         assert!(!larder.put(&early, 1, 1) && larder.put(&late, 2, 1) && larder.put(&other, 3, 1));
-        larder.clear();
+        larder.invalidate_all();
         assert!(!larder.put(&late, 2, 1) && larder.get(b"b").is_none());
-        assert_eq!(larder.held(), 0);
+        assert_eq!(larder.held_bytes(), 0);
     }
 
     #[test]
-    fn one_answer_does_not_push_out_all_others() {
-        let mut larder = Larder::new(10_000);
-        assert!(!put(&mut larder, b"a", 1, 2_501) && put(&mut larder, b"a", 1, 2_500));
+    fn one_value_does_not_evict_all_others() {
+        let mut larder = ByteBoundedLru::new(10_000);
+        assert!(!put_value(&mut larder, b"a", 1, 2_501) && put_value(&mut larder, b"a", 1, 2_500));
     }
 
     proptest! {
         /// Whatever happens, it is within its bound, and gives what was put last and not dropped since.
         #[test]
         fn it_holds_its_bound_and_never_gives_what_was_dropped(steps in prop::collection::vec((0u8..5, 0u8..8, 0usize..400), 1..200)) {
-            let mut larder = Larder::new(3_000);
-            let (mut truth, mut tickets) = (HashMap::new(), Vec::<(u8, Ticket, bool)>::new());
+            let mut larder = ByteBoundedLru::new(3_000);
+            let (mut truth, mut tickets) = (HashMap::new(), Vec::<(u8, CacheTicket, bool)>::new());
             for (step, (what, key, size)) in steps.into_iter().enumerate() {
                 match what {
-                    0 => tickets.push((key, larder.ask(&[key]), true)),
+                    0 => tickets.push((key, larder.issue_ticket(&[key]), true)),
                     1 if !tickets.is_empty() => {
                         let (key, ticket, good) = tickets.remove(size % tickets.len());
                         let kept = larder.put(&ticket, step, size);
@@ -186,12 +231,12 @@ mod tests {
                         }
                     }
                     2 => {
-                        larder.drop_key(&[key]);
+                        larder.invalidate_key(&[key]);
                         truth.remove(&key);
                         tickets.iter_mut().filter(|(of, ..)| *of == key).for_each(|ticket| ticket.2 = false);
                     }
                     3 if size < 20 => {
-                        larder.clear();
+                        larder.invalidate_all();
                         truth.clear();
                         tickets.iter_mut().for_each(|ticket| ticket.2 = false);
                     }
@@ -199,10 +244,10 @@ mod tests {
                         prop_assert_eq!(Some(found), truth.get(&key));
                     }
                 }
-                prop_assert!(larder.held() <= 3_000);
+                prop_assert!(larder.held_bytes() <= 3_000);
                 prop_assert_eq!(larder.entries.len(), larder.by_use.len());
-                let weights: usize = larder.entries.values().map(|entry| entry.weight).sum();
-                prop_assert_eq!(weights, larder.held());
+                let weights: usize = larder.entries.values().map(|entry| entry.weight_bytes).sum();
+                prop_assert_eq!(weights, larder.held_bytes());
             }
         }
     }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::watch;
 
 /// Read at a time.
-const CHUNK: usize = 16 * 1024;
+const READ_CHUNK_BYTES: usize = 16 * 1024;
 
 /// Reads what is there, once. `Ok(0)`: the other end will send no more.
 pub fn poll_fill<S: AsyncRead + Unpin>(
@@ -18,7 +18,7 @@ pub fn poll_fill<S: AsyncRead + Unpin>(
     cx: &mut Context<'_>,
     into: &mut BytesMut,
 ) -> Poll<io::Result<usize>> {
-    into.reserve(CHUNK);
+    into.reserve(READ_CHUNK_BYTES);
     // Made anew for each poll: it holds nothing, and nothing is cleared that is then written over.
     std::pin::pin!(from.read_buf(into)).poll(cx)
 }
@@ -45,8 +45,8 @@ pub fn poll_drain<S: AsyncWrite + Unpin>(
     Poll::Ready(Ok(written))
 }
 
-/// Until then; `None`: for ever.
-pub async fn sleep(until: Option<Instant>) {
+/// Until then; `NoConnection`: for ever.
+pub async fn sleep_until(until: Option<Instant>) {
     match until {
         Some(until) => tokio::time::sleep_until(until.into()).await,
         None => std::future::pending().await,
@@ -54,7 +54,7 @@ pub async fn sleep(until: Option<Instant>) {
 }
 
 /// Until what another holds for as long as something lasts is dropped; never, if there is nothing.
-pub async fn over(lasts: Option<&mut watch::Receiver<()>>) {
+pub async fn wait_sender_dropped(lasts: Option<&mut watch::Receiver<()>>) {
     match lasts {
         Some(lasts) => while lasts.changed().await.is_ok() {},
         None => std::future::pending().await,

@@ -6,40 +6,40 @@ use std::io;
 use std::rc::Rc;
 use std::time::Instant;
 
-use nearpath_connpool::adapter_state::{Idlers, Room};
-use nearpath_connpool::counters::Ledger;
-use nearpath_connpool::destination::Destination;
-use nearpath_connpool::idle::{Bench, Got, Kept, Reused};
-use nearpath_connpool::pool::{Need, NoConnection};
-use nearpath_connpool::socket::Socket;
-use nearpath_connpool::tls::on;
+use nearpath_connpool::adapter_state::{AdapterState, IdleConnections};
+use nearpath_connpool::counters::DestinationCounters;
+use nearpath_connpool::destination::EgressDestination;
+use nearpath_connpool::idle::{AcquireOutcome, IdlePool, ReusableConnection, UsedConnection};
+use nearpath_connpool::pool::{NextWaiter, NoConnection};
+use nearpath_connpool::socket::UpstreamSocket;
+use nearpath_connpool::tls::wrap_lease;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::Visit;
+use crate::ClientContext;
 
 /// Connections with TLS on them that nobody has used.
-struct Ready(Rc<Bench<(), Fresh>>);
+struct TunnelState(Rc<IdlePool<(), IdleTlsSocket>>);
 
 #[derive(Debug)]
-struct Fresh(Socket);
+struct IdleTlsSocket(UpstreamSocket);
 
-impl Reused for Fresh {
+impl ReusableConnection for IdleTlsSocket {
     fn is_quiet(&self) -> bool {
         self.0.is_quiet()
     }
 
     fn close(self) {
-        tokio::task::spawn_local(self.0.leave(b""));
+        tokio::task::spawn_local(self.0.close_with_message(b""));
     }
 }
 
-impl Room for Ready {
-    fn open(to: &Destination) -> Self {
-        Self(Bench::new(to))
+impl AdapterState for TunnelState {
+    fn for_destination(to: &EgressDestination) -> Self {
+        Self(IdlePool::new(to))
     }
 
-    fn idlers(&self) -> Option<&dyn Idlers> {
+    fn idle_connections(&self) -> Option<&dyn IdleConnections> {
         Some(&*self.0)
     }
 }
@@ -48,12 +48,12 @@ impl Room for Ready {
 ///
 /// # Errors
 /// When there is no connection, or it breaks: the client's is reset then.
-pub async fn serve(mut client: TcpStream, visit: Visit) -> io::Result<()> {
+pub async fn serve(mut client: TcpStream, visit: ClientContext) -> io::Result<()> {
     client.set_nodelay(true)?;
     let taken = tokio::select! {
         biased;
         _ = client.ready(Interest::ERROR) => return Ok(()), // it does not wait any more
-        taken = take(&visit) => taken,
+        taken = acquire_socket(&visit) => taken,
     };
     let mut socket = match taken {
         Ok(socket) => socket,
@@ -62,58 +62,93 @@ pub async fn serve(mut client: TcpStream, visit: Visit) -> io::Result<()> {
             return Err(io::Error::other(error));
         }
     };
-    expects(&visit, 1);
+    warm_up(&visit, 1);
     let carried = tokio::io::copy_bidirectional(&mut client, &mut socket).await;
     let (sent, received) = carried.inspect_err(|_| drop(client.set_zero_linger()))?;
-    Ledger::count(&visit.upstream.ledger.sent, sent);
-    Ledger::count(&visit.upstream.ledger.received, received);
+    DestinationCounters::increase(&visit.upstream.counters.sent_bytes, sent);
+    DestinationCounters::increase(&visit.upstream.counters.received_bytes, received);
     Ok(())
 }
 
 /// So many clients come soon: has connections ready for them, as far as the destination's `warm` allows and nobody waits for a place.
-pub fn expects(visit: &Visit, clients: usize) {
-    let (room, warm) =
-        (visit.upstream.rooms.of::<Ready>(&visit.upstream.destination), visit.upstream.destination.egress.warm);
-    let most = usize::try_from(warm).unwrap_or(usize::MAX).saturating_sub(room.0.idle());
+pub fn warm_up(visit: &ClientContext, clients: usize) {
+    let (room, warm) = (
+        visit
+            .upstream
+            .adapters
+            .state_of::<TunnelState>(&visit.upstream.destination),
+        visit.upstream.destination.egress.warm,
+    );
+    let most = usize::try_from(warm)
+        .unwrap_or(usize::MAX)
+        .saturating_sub(room.0.idle_count());
     for _ in 0..clients.min(most) {
         let (visit, room) = (visit.clone(), room.0.clone());
         tokio::task::spawn_local(async move {
-            if visit.upstream.backends.need(&visit.upstream.destination) != Need::Nobody {
+            if visit
+                .upstream
+                .source
+                .next_waiter(&visit.upstream.destination)
+                != NextWaiter::None
+            {
                 return;
             }
             // Who takes it will learn what is wrong, if something is.
-            if let Ok(socket) = dial(&visit).await {
-                room.give_back(&visit.upstream, &(), Kept::new(Fresh(socket), Instant::now()));
+            if let Ok(socket) = dial_socket(&visit).await {
+                room.give_back(
+                    &visit.upstream,
+                    &(),
+                    UsedConnection::new(IdleTlsSocket(socket), Instant::now()),
+                );
             }
         });
     }
 }
 
-async fn take(visit: &Visit) -> Result<Socket, NoConnection> {
-    let room = visit.upstream.rooms.of::<Ready>(&visit.upstream.destination);
+async fn acquire_socket(visit: &ClientContext) -> Result<UpstreamSocket, NoConnection> {
+    let room = visit
+        .upstream
+        .adapters
+        .state_of::<TunnelState>(&visit.upstream.destination);
     let deadline = Instant::now() + visit.upstream.destination.egress.wait;
     match room.0.acquire(&visit.upstream, &(), deadline).await? {
-        Got::Used(kept) => Ok(kept.item.0),
-        Got::New(lease) => {
-            in_time(visit, deadline, on(lease, &visit.upstream.destination, &visit.upstream.rooms)).await
+        AcquireOutcome::Reused(kept) => Ok(kept.connection.0),
+        AcquireOutcome::New(lease) => {
+            before_deadline(
+                visit,
+                deadline,
+                wrap_lease(lease, &visit.upstream.destination, &visit.upstream.adapters),
+            )
+            .await
         }
     }
 }
 
-async fn dial(visit: &Visit) -> Result<Socket, NoConnection> {
+async fn dial_socket(visit: &ClientContext) -> Result<UpstreamSocket, NoConnection> {
     let deadline = Instant::now() + visit.upstream.destination.egress.wait;
-    let lease = visit.upstream.backends.connect(&visit.upstream.destination, deadline).await?;
-    in_time(visit, deadline, on(lease, &visit.upstream.destination, &visit.upstream.rooms)).await
+    let lease = visit
+        .upstream
+        .source
+        .connect(&visit.upstream.destination, deadline)
+        .await?;
+    before_deadline(
+        visit,
+        deadline,
+        wrap_lease(lease, &visit.upstream.destination, &visit.upstream.adapters),
+    )
+    .await
 }
 
-async fn in_time<T>(
-    visit: &Visit,
+async fn before_deadline<T>(
+    visit: &ClientContext,
     deadline: Instant,
     what: impl Future<Output = Result<T, NoConnection>>,
 ) -> Result<T, NoConnection> {
     let late = || NoConnection::Refused {
-        to: visit.upstream.destination.key.to.clone(),
+        to: visit.upstream.destination.key.host_port.clone(),
         error: io::ErrorKind::TimedOut.into(),
     };
-    tokio::time::timeout_at(deadline.into(), what).await.unwrap_or_else(|_| Err(late()))
+    tokio::time::timeout_at(deadline.into(), what)
+        .await
+        .unwrap_or_else(|_| Err(late()))
 }

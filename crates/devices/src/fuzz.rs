@@ -21,8 +21,15 @@ pub fn mqtt(bytes: &[u8], version: Option<u8>) -> usize {
 /// When it sends an address, which may be forged, more than three times the bytes that came from there.
 pub fn coap(mut bytes: &[u8]) {
     let mut now = Instant::now();
-    let mut endpoint = TestEndpoint::new(CoapLimits { trust_loopback: false, ..CoapLimits::default() }, now);
-    let (mut received, mut sent): (HashMap<SocketAddr, usize>, HashMap<SocketAddr, usize>) = Default::default();
+    let mut endpoint = TestEndpoint::new(
+        CoapLimits {
+            trust_loopback: false,
+            ..CoapLimits::default()
+        },
+        now,
+    );
+    let (mut received, mut sent): (HashMap<SocketAddr, usize>, HashMap<SocketAddr, usize>) =
+        Default::default();
     while let [from, pause, length, rest @ ..] = bytes {
         let (datagram, rest) = rest.split_at(usize::from(*length).min(rest.len()));
         bytes = rest;

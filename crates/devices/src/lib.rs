@@ -18,7 +18,7 @@ mod url_encoding;
 
 use std::sync::Arc;
 
-use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_gateway::Gateway;
 
 pub use coap::CoapListener;
@@ -36,7 +36,7 @@ pub struct Devices {
 
 impl Devices {
     /// Adds the listeners to the gateway, and their counters to `registry`. To be called before [`Gateway::serve`].
-    pub fn attach(self, mut gateway: Gateway, registry: &Registry) -> Gateway {
+    pub fn attach(self, mut gateway: Gateway, registry: &MetricsRegistry) -> Gateway {
         if let Some(listener) = self.mqtt {
             gateway = gateway.with_service(Arc::new(mqtt::MqttService::new(listener, registry)));
         }

@@ -54,7 +54,10 @@ pub(crate) struct MqttMetrics {
 impl MqttMetrics {
     /// Counts a connection that the gateway ended or refused. Rare, so a lock is cheap enough.
     pub(crate) fn count_disconnect(&self, reason: &'static str) {
-        let mut disconnects = self.disconnects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut disconnects = self
+            .disconnects
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         match disconnects.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, count)) => *count += 1,
             None => disconnects.push((reason, 1)),
@@ -87,27 +90,53 @@ pub(crate) struct CoapMetrics {
 #[derive(Debug)]
 pub(super) struct MetricsCollector<T>(pub(super) Arc<T>);
 
-fn encode_counter(to: &mut DescriptorEncoder, name: &str, help: &str, value: &MetricCell) -> Result<(), Error> {
+fn encode_counter(
+    to: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    value: &MetricCell,
+) -> Result<(), Error> {
     let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
     metric.encode_counter(&value.get(), None as NoExemplar)
 }
 
-fn encode_gauge(to: &mut DescriptorEncoder, name: &str, help: &str, value: &MetricCell) -> Result<(), Error> {
-    to.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value.get())
+fn encode_gauge(
+    to: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    value: &MetricCell,
+) -> Result<(), Error> {
+    to.encode_descriptor(name, help, None, MetricType::Gauge)?
+        .encode_gauge(&value.get())
 }
 
 impl Collector for MetricsCollector<MqttMetrics> {
     fn encode(&self, mut to: DescriptorEncoder) -> Result<(), Error> {
         let metrics = &*self.0;
-        encode_gauge(&mut to, "nearpath_mqtt_clients", "Connected MQTT clients", &metrics.clients)?;
-        encode_counter(&mut to, "nearpath_mqtt_messages", "MQTT messages received", &metrics.messages)?;
+        encode_gauge(
+            &mut to,
+            "nearpath_mqtt_clients",
+            "Connected MQTT clients",
+            &metrics.clients,
+        )?;
+        encode_counter(
+            &mut to,
+            "nearpath_mqtt_messages",
+            "MQTT messages received",
+            &metrics.messages,
+        )?;
         encode_counter(
             &mut to,
             "nearpath_mqtt_unmatched",
             "MQTT messages whose topic matched no function",
             &metrics.unmatched,
         )?;
-        encode_counter(&mut to, "nearpath_mqtt_sent", "Results sent to MQTT subscribers", &metrics.sent)?;
+        encode_counter(
+            &mut to,
+            "nearpath_mqtt_sent",
+            "Results sent to MQTT subscribers",
+            &metrics.sent,
+        )?;
         encode_counter(
             &mut to,
             "nearpath_mqtt_lost",
@@ -115,9 +144,17 @@ impl Collector for MetricsCollector<MqttMetrics> {
             &metrics.lost,
         )?;
         let help = "MQTT connections that the gateway ended or refused";
-        let mut metric = to.encode_descriptor("nearpath_mqtt_ended", help, None, MetricType::Counter)?;
-        for (reason, count) in metrics.disconnects.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            metric.encode_family(&[("reason", *reason)])?.encode_counter(count, None as NoExemplar)?;
+        let mut metric =
+            to.encode_descriptor("nearpath_mqtt_ended", help, None, MetricType::Counter)?;
+        for (reason, count) in metrics
+            .disconnects
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+        {
+            metric
+                .encode_family(&[("reason", *reason)])?
+                .encode_counter(count, None as NoExemplar)?;
         }
         Ok(())
     }
@@ -127,16 +164,49 @@ impl Collector for MetricsCollector<CoapMetrics> {
     fn encode(&self, mut to: DescriptorEncoder) -> Result<(), Error> {
         let metrics = &*self.0;
         for (name, help, value) in [
-            ("nearpath_coap_datagrams", "CoAP datagrams received", &metrics.datagrams),
-            ("nearpath_coap_malformed", "Datagrams that are not CoAP", &metrics.malformed),
-            ("nearpath_coap_duplicates", "Repeated CoAP requests", &metrics.duplicates),
-            ("nearpath_coap_retransmissions", "CoAP messages sent again", &metrics.retransmissions),
-            ("nearpath_coap_challenged", "CoAP responses shortened: address not proven", &metrics.challenged),
-            ("nearpath_coap_refused", "CoAP requests refused by a limit", &metrics.refused),
-            ("nearpath_coap_notifications", "CoAP notifications sent to observers", &metrics.notifications),
+            (
+                "nearpath_coap_datagrams",
+                "CoAP datagrams received",
+                &metrics.datagrams,
+            ),
+            (
+                "nearpath_coap_malformed",
+                "Datagrams that are not CoAP",
+                &metrics.malformed,
+            ),
+            (
+                "nearpath_coap_duplicates",
+                "Repeated CoAP requests",
+                &metrics.duplicates,
+            ),
+            (
+                "nearpath_coap_retransmissions",
+                "CoAP messages sent again",
+                &metrics.retransmissions,
+            ),
+            (
+                "nearpath_coap_challenged",
+                "CoAP responses shortened: address not proven",
+                &metrics.challenged,
+            ),
+            (
+                "nearpath_coap_refused",
+                "CoAP requests refused by a limit",
+                &metrics.refused,
+            ),
+            (
+                "nearpath_coap_notifications",
+                "CoAP notifications sent to observers",
+                &metrics.notifications,
+            ),
         ] {
             encode_counter(&mut to, name, help, value)?;
         }
-        encode_gauge(&mut to, "nearpath_coap_observers", "CoAP observations", &metrics.observers)
+        encode_gauge(
+            &mut to,
+            "nearpath_coap_observers",
+            "CoAP observations",
+            &metrics.observers,
+        )
     }
 }

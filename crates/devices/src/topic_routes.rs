@@ -27,7 +27,10 @@ pub(crate) enum TopicKind<'a> {
 
 /// Parses a topic, or a filter, which may have a wildcard in the name's place.
 pub(crate) fn parse_topic(topic: &str) -> TopicKind<'_> {
-    let Some(after) = topic.strip_prefix(PREFIX).and_then(|after| after.strip_prefix('/')) else {
+    let Some(after) = topic
+        .strip_prefix(PREFIX)
+        .and_then(|after| after.strip_prefix('/'))
+    else {
         return TopicKind::Other;
     };
     match after.split_once('/') {
@@ -57,14 +60,18 @@ pub(crate) struct TopicRoutes {
 
 impl TopicRoutes {
     pub(crate) fn new(functions: FunctionTable) -> Self {
-        let mut routes = Self { changes: functions.changes(), functions, declared: FilterTree::default() };
+        let mut routes = Self {
+            changes: functions.subscribe(),
+            functions,
+            declared: FilterTree::default(),
+        };
         routes.changes.mark_changed(); // so that the first topic reads the snapshot
         routes
     }
 
     /// Returns whether a function has that name.
     pub(crate) fn has_function(&self, name: &str) -> bool {
-        self.functions.find(name).is_some()
+        self.functions.find_by_name(name).is_some()
     }
 
     /// Returns the functions that a message on `topic` calls, each once.
@@ -79,7 +86,7 @@ impl TopicRoutes {
             TopicKind::Other => self.declared.select(topic, &mut add_target),
             TopicKind::Function(name, path) => {
                 self.declared.select(topic, &mut add_target);
-                if let Some(function) = self.functions.find(name) {
+                if let Some(function) = self.functions.find_by_name(name) {
                     targets.insert(function.id().to_string(), (function, function_path(path)));
                 }
             }
@@ -93,9 +100,10 @@ impl TopicRoutes {
         }
         self.changes.mark_unchanged();
         self.declared = FilterTree::default();
-        for function in self.functions.all() {
+        for function in self.functions.list_functions() {
             for filter in &function.policy().topics {
-                self.declared.insert(filter, function.id().clone(), function.clone());
+                self.declared
+                    .insert(filter, function.id().clone(), function.clone());
             }
         }
     }
@@ -104,44 +112,65 @@ impl TopicRoutes {
 fn function_path(path: &str) -> String {
     match path {
         "" => String::new(),
-        path => path.split('/').fold(String::new(), |whole, level| whole + "/" + &encode_segment(level)),
+        path => path.split('/').fold(String::new(), |whole, level| {
+            whole + "/" + &encode_segment(level)
+        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_daemon::metrics::Registry;
-    use nearpath_gateway::{Gateway, NoControl, Settings};
-    use nearpath_types::{FunctionRoute, Policy, Snapshot};
+    use nearpath_daemon::metrics::MetricsRegistry;
+    use nearpath_gateway::{Gateway, GatewaySettings, NoControl};
+    use nearpath_types::{FunctionPolicy, FunctionRoute, RoutingSnapshot};
     use proptest::prelude::*;
     use std::sync::Arc;
 
     /// A gateway that does not serve: its table of functions is all that routes read.
     fn gateway_with(functions: &[(&str, &[&str])]) -> Gateway {
-        let gateway = Gateway::new(Settings::default(), Arc::new(NoControl), &Registry::default());
+        let gateway = Gateway::new(
+            GatewaySettings::default(),
+            Arc::new(NoControl),
+            &MetricsRegistry::default(),
+        );
         let functions = functions.iter().map(|(name, topics)| {
             let topics = topics.iter().map(|topic| topic.to_string()).collect();
             FunctionRoute {
                 id: name.parse().unwrap(),
-                policy: Policy { topics, ..Policy::default() }.into(),
+                policy: FunctionPolicy {
+                    topics,
+                    ..FunctionPolicy::default()
+                }
+                .into(),
                 replicas: 1,
                 instances: Vec::new(),
                 trouble: None,
             }
         });
-        gateway.publish(&Snapshot { version: 1, functions: functions.collect() });
+        gateway.publish(&RoutingSnapshot {
+            version: 1,
+            functions: functions.collect(),
+        });
         gateway
     }
 
     fn target_names(routes: &mut TopicRoutes, topic: &str) -> String {
-        let shown = routes.targets(topic).into_iter().map(|(function, path)| format!("{}{path}", function.id().name));
+        let shown = routes
+            .targets(topic)
+            .into_iter()
+            .map(|(function, path)| format!("{}{path}", function.id().name));
         shown.collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn a_topic_names_its_function_or_was_declared() {
-        let gateway = gateway_with(&[("echo", &[]), ("on", &["vm/+/on", "vm/1/#"]), ("all", &["#"]), ("far.dev", &[])]);
+        let gateway = gateway_with(&[
+            ("echo", &[]),
+            ("on", &["vm/+/on", "vm/1/#"]),
+            ("all", &["#"]),
+            ("far.dev", &[]),
+        ]);
         let mut routes = TopicRoutes::new(gateway.functions());
         for (topic, called) in [
             ("functions/echo", "all echo"),
@@ -157,10 +186,20 @@ mod tests {
         ] {
             assert_eq!(target_names(&mut routes, topic), called, "{topic}");
         }
-        gateway.publish(&Snapshot::default());
-        assert_eq!(target_names(&mut routes, "vm/1/on"), "", "it follows the snapshot");
-        assert_eq!(result_topic(&"far.dev".parse().unwrap()), "functions/far.dev/result");
-        assert_eq!(result_topic(&"echo".parse().unwrap()), "functions/echo/result");
+        gateway.publish(&RoutingSnapshot::default());
+        assert_eq!(
+            target_names(&mut routes, "vm/1/on"),
+            "",
+            "it follows the snapshot"
+        );
+        assert_eq!(
+            result_topic(&"far.dev".parse().unwrap()),
+            "functions/far.dev/result"
+        );
+        assert_eq!(
+            result_topic(&"echo".parse().unwrap()),
+            "functions/echo/result"
+        );
     }
 
     proptest! {

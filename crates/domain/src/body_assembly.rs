@@ -20,7 +20,11 @@ impl<T> BodyAssembly<T> {
     /// Starts an assembly. The sender's `total` only sizes the first allocation, up to 1 MiB.
     pub fn new(first: T, total: u64, bound: usize) -> Self {
         let reserve = usize::try_from(total).unwrap_or(0).min(bound).min(1 << 20);
-        Self { first, body: BytesMut::with_capacity(reserve), max_bytes: bound }
+        Self {
+            first,
+            body: BytesMut::with_capacity(reserve),
+            max_bytes: bound,
+        }
     }
 
     /// Extends the body by `bytes` bytes and returns them, to be filled in.

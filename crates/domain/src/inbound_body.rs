@@ -29,7 +29,12 @@ pub enum NextPart<E> {
 
 impl<E> Default for InboundBody<E> {
     fn default() -> Self {
-        Self { parts: VecDeque::new(), end: None, reader_gone: false, reader: None }
+        Self {
+            parts: VecDeque::new(),
+            end: None,
+            reader_gone: false,
+            reader: None,
+        }
     }
 }
 

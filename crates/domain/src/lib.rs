@@ -21,7 +21,9 @@ pub mod protocol;
 pub mod topology;
 pub mod trace;
 
-pub use endpoint::{CallDestination, CallError, CallReply, CallRequest, CallResponse, IncomingCall, UnsentReason};
+pub use endpoint::{
+    CallDestination, CallError, CallReply, CallRequest, CallResponse, IncomingCall, UnsentReason,
+};
 pub use nearpath_shm::EndpointId;
 #[cfg(feature = "tokio")]
 pub use node_side::DomainHandle;

@@ -44,15 +44,29 @@ impl<T> OutboundBody<T> {
     /// Creates a body: `piece` is available data, `first` the message already sent, `open` is true if the writer has more.
     pub fn new(piece: Bytes, open: bool, first: T) -> Self {
         let ended = piece.is_empty() && !open;
-        Self { chunk: piece, input_open: open, ended, in_flight: VecDeque::from([first]), writer: None }
+        Self {
+            chunk: piece,
+            input_open: open,
+            ended,
+            in_flight: VecDeque::from([first]),
+            writer: None,
+        }
     }
 
     /// Polls for room for the next chunk. `waker` is woken when there is room, and when there never will be.
     pub fn poll_writable(&mut self, waker: &Waker) -> Poll<()> {
-        if !self.writer.as_ref().is_some_and(|known| known.will_wake(waker)) {
+        if !self
+            .writer
+            .as_ref()
+            .is_some_and(|known| known.will_wake(waker))
+        {
             self.writer = Some(waker.clone());
         }
-        if self.is_writable() { Poll::Ready(()) } else { Poll::Pending }
+        if self.is_writable() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     /// Returns true if the writer can hand over the next chunk.
@@ -74,7 +88,11 @@ impl<T> OutboundBody<T> {
     }
 
     /// Returns the next step for a window of `window` parts; `unread` tells if a part is still with the receiver.
-    pub fn send_readiness(&mut self, window: usize, mut unread: impl FnMut(&T) -> bool) -> SendReadiness {
+    pub fn send_readiness(
+        &mut self,
+        window: usize,
+        mut unread: impl FnMut(&T) -> bool,
+    ) -> SendReadiness {
         if self.ended {
             return SendReadiness::Complete;
         }
@@ -84,7 +102,11 @@ impl<T> OutboundBody<T> {
         if self.in_flight.len() >= window {
             self.in_flight.retain(&mut unread);
         }
-        if self.in_flight.len() < window { SendReadiness::Part } else { SendReadiness::AwaitsReceiver }
+        if self.in_flight.len() < window {
+            SendReadiness::Part
+        } else {
+            SendReadiness::AwaitsReceiver
+        }
     }
 
     /// Returns the data from which the next part is taken.
@@ -102,7 +124,11 @@ impl<T> OutboundBody<T> {
         self.ended = self.is_last_part(bytes);
         let _ = self.chunk.split_to(bytes);
         self.in_flight.push_back(part);
-        if self.chunk.is_empty() { self.writer.take() } else { None }
+        if self.chunk.is_empty() {
+            self.writer.take()
+        } else {
+            None
+        }
     }
 
     /// Takes the writer's waker, to report that no more room follows.

@@ -7,8 +7,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
+    sendmsg, socketpair,
 };
 use serde::Serialize;
 
@@ -31,31 +32,55 @@ pub struct SocketPacket {
 /// Creates two connected non-blocking sockets.
 pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+    Ok(socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        flags,
+        None,
+    )?)
 }
 
 /// Encodes a message; fails when it exceeds a packet.
 pub fn encode_message(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let bytes = serde_json::to_vec(message)?;
     if bytes.len() > MAX_PACKET_BYTES {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is larger than a packet"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the message is larger than a packet",
+        ));
     }
     Ok(bytes)
 }
 
 /// Sends a message with its descriptors.
-pub fn send_message(socket: impl AsFd, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub fn send_message(
+    socket: impl AsFd,
+    message: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     send_bytes(socket, &encode_message(message)?, descriptors)
 }
 
 /// Sends bytes with their descriptors, all or nothing.
-pub fn send_bytes(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub fn send_bytes(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for a packet"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "too many descriptors for a packet",
+        ));
     }
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
     Ok(())
 }
 
@@ -67,7 +92,12 @@ pub fn receive_packet(socket: impl AsFd) -> io::Result<Option<SocketPacket>> {
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
-    let got = match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+    let got = match recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut control,
+        flags,
+    ) {
         // A peer that closed with unread data causes ECONNRESET instead of end of file.
         Err(rustix::io::Errno::CONNRESET) => return Ok(None),
         got => got?,
@@ -76,7 +106,11 @@ pub fn receive_packet(socket: impl AsFd) -> io::Result<Option<SocketPacket>> {
     if got.bytes == 0 {
         return Ok(None);
     }
-    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || descriptors.len() > MAX_DESCRIPTORS {
+    if got
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+        || descriptors.len() > MAX_DESCRIPTORS
+    {
         return refused("a packet with too many bytes or descriptors");
     }
     bytes.truncate(got.bytes);
@@ -101,9 +135,20 @@ mod tests {
         let sent = [a.as_fd(), b.as_fd()];
         send_bytes(&a, b"two", &sent).unwrap();
         let packet = receive_packet(&b).unwrap().unwrap();
-        assert_eq!((packet.bytes.as_slice(), packet.descriptors.len()), (&b"two"[..], 2));
-        assert!(packet.descriptors.iter().all(|fd| fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC)));
-        assert_eq!(receive_packet(&b).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(
+            (packet.bytes.as_slice(), packet.descriptors.len()),
+            (&b"two"[..], 2)
+        );
+        assert!(
+            packet
+                .descriptors
+                .iter()
+                .all(|fd| fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC))
+        );
+        assert_eq!(
+            receive_packet(&b).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
         drop(a);
         drop(packet);
         assert!(receive_packet(&b).unwrap().is_none(), "end of file");
@@ -113,9 +158,15 @@ mod tests {
     fn a_packet_over_its_limits_is_refused() {
         let (a, b) = socket_pair().unwrap();
         send_bytes(&a, &[b'x'; MAX_PACKET_BYTES + 1], &[]).unwrap();
-        assert_eq!(receive_packet(&b).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            receive_packet(&b).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
         send_bytes(&a, b"five", &[a.as_fd(); 5]).unwrap();
-        assert_eq!(receive_packet(&b).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            receive_packet(&b).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
         send_bytes(&a, b"fine", &[a.as_fd(); 4]).unwrap();
         assert_eq!(receive_packet(&b).unwrap().unwrap().descriptors.len(), 4);
     }

@@ -32,7 +32,10 @@ impl TraceContext {
         };
         let dashes = [2, 35, 52].iter().all(|&at| known[at] == b'-');
         let _flags: [u8; 1] = parse_hex(&known[53..])?;
-        let trace = Self { id: parse_hex(&known[3..35])?, span: parse_hex(&known[36..52])? };
+        let trace = Self {
+            id: parse_hex(&known[3..35])?,
+            span: parse_hex(&known[36..52])?,
+        };
         (whole && dashes && trace.id != [0; 16] && trace.span != [0; 8]).then_some(trace)
     }
 }
@@ -40,9 +43,13 @@ impl TraceContext {
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("00-")?;
-        self.id.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        self.id
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))?;
         f.write_str("-")?;
-        self.span.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        self.span
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))?;
         f.write_str("-01")
     }
 }
@@ -50,9 +57,20 @@ impl fmt::Display for TraceContext {
 impl IncomingCall {
     /// Returns the `traceparent` of the call: the field as received, or one built from the envelope.
     pub fn traceparent(&self) -> Option<String> {
-        let field = self.head_fields().get(TRACEPARENT).filter(|text| TraceContext::parse_traceparent(text).is_some());
-        let field = field.and_then(|text| std::str::from_utf8(text).ok()).map(str::to_owned);
-        let envelope = (self.trace != [0; 16]).then(|| TraceContext { id: self.trace, span: self.span }.to_string());
+        let field = self
+            .head_fields()
+            .get(TRACEPARENT)
+            .filter(|text| TraceContext::parse_traceparent(text).is_some());
+        let field = field
+            .and_then(|text| std::str::from_utf8(text).ok())
+            .map(str::to_owned);
+        let envelope = (self.trace != [0; 16]).then(|| {
+            TraceContext {
+                id: self.trace,
+                span: self.span,
+            }
+            .to_string()
+        });
         field.or(envelope)
     }
 }
@@ -81,10 +99,17 @@ mod tests {
     #[test]
     fn the_example_of_the_standard_is_parsed_and_written() {
         let trace = TraceContext::parse_traceparent(EXAMPLE.as_bytes()).unwrap();
-        assert_eq!((trace.id[0], trace.id[15], trace.span[0], trace.span[7]), (0x0a, 0x9c, 0xb7, 0x31));
+        assert_eq!(
+            (trace.id[0], trace.id[15], trace.span[0], trace.span[7]),
+            (0x0a, 0x9c, 0xb7, 0x31)
+        );
         assert_eq!(trace.to_string(), EXAMPLE);
         let later = format!("cc{}-what-follows", &EXAMPLE[2..]);
-        assert_eq!(TraceContext::parse_traceparent(later.as_bytes()), Some(trace), "a later version");
+        assert_eq!(
+            TraceContext::parse_traceparent(later.as_bytes()),
+            Some(trace),
+            "a later version"
+        );
     }
 
     #[test]
@@ -93,8 +118,22 @@ mod tests {
         let zero_span = format!("00-0af7651916cd43dd8448eb211c80319c-{}-01", "0".repeat(16));
         let (upper, version) = (EXAMPLE.to_uppercase(), format!("ff{}", &EXAMPLE[2..]));
         let (longer, apart) = (format!("{EXAMPLE}-x"), EXAMPLE.replace('-', "_"));
-        for bad in ["", "00-1-2-01", &EXAMPLE[..54], &zero_id, &zero_span, &upper, &version, &longer, &apart] {
-            assert_eq!(TraceContext::parse_traceparent(bad.as_bytes()), None, "{bad}");
+        for bad in [
+            "",
+            "00-1-2-01",
+            &EXAMPLE[..54],
+            &zero_id,
+            &zero_span,
+            &upper,
+            &version,
+            &longer,
+            &apart,
+        ] {
+            assert_eq!(
+                TraceContext::parse_traceparent(bad.as_bytes()),
+                None,
+                "{bad}"
+            );
         }
     }
 

@@ -9,7 +9,9 @@ use nearpath_kernel::seccomp::handover;
 fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args_os().skip(1);
     let Some(program) = arguments.next() else {
-        return Err(std::io::Error::other("usage: intercepted PROGRAM ARGUMENTS…"));
+        return Err(std::io::Error::other(
+            "usage: intercepted PROGRAM ARGUMENTS…",
+        ));
     };
     handover::send_listener(rustix::stdio::stdin())?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;

@@ -10,5 +10,5 @@ mod names;
 mod policy;
 mod proxy;
 
-pub use handle::{Admission, Admitted, Pool, Tell};
+pub use handle::{AdmissionRequest, AdmittedInstance, EgressHandle, TenantLogFn};
 pub use instance::EgressInstance;

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use nearpath_daemon::{drain, metrics::Registry};
-use nearpath_gateway::{Gateway, Listener, NoControl, Settings, Zone, fixed};
-use nearpath_types::Policy;
+use nearpath_daemon::{drain, metrics::MetricsRegistry};
+use nearpath_gateway::{Gateway, GatewayListener, GatewaySettings, ListenerZone, NoControl, fixed};
+use nearpath_types::FunctionPolicy;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -13,13 +13,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("see the first lines of this file".into());
     };
     let threads = threads.parse()?;
-    let endpoints = endpoints.iter().map(|text| fixed::parse(text)).collect::<Result<Vec<_>, _>>()?;
-    let gateway = Gateway::new(Settings::default(), Arc::new(NoControl), &Registry::default());
-    gateway.publish(&fixed::snapshot(&endpoints, &Policy::default()));
-    let sockets = nearpath_wire::bind(listen.parse()?, threads)?;
+    let endpoints = endpoints
+        .iter()
+        .map(|text| fixed::parse_endpoint(text))
+        .collect::<Result<Vec<_>, _>>()?;
+    let gateway = Gateway::new(
+        GatewaySettings::default(),
+        Arc::new(NoControl),
+        &MetricsRegistry::default(),
+    );
+    gateway.publish(&fixed::build_snapshot(
+        &endpoints,
+        &FunctionPolicy::default(),
+    ));
+    let sockets = nearpath_wire::bind_tcp(listen.parse()?, threads)?;
     let (trigger, watch) = drain::channel();
-    let public = Listener { zone: Zone::Public, tls: None, sockets, http3: None };
-    gateway.serve(vec![public], threads, Arc::new(|| Ok(())), watch)?.join()?;
+    let public = GatewayListener {
+        zone: ListenerZone::Public,
+        tls: None,
+        sockets,
+        http3: None,
+    };
+    gateway
+        .serve(vec![public], threads, Arc::new(|| Ok(())), watch)?
+        .join_all()?;
     drop(trigger);
     Ok(())
 }

@@ -7,28 +7,28 @@ use std::time::Instant;
 use http::Request;
 
 use crate::context::WorkerContext;
-use crate::function::{Function, Route};
-use crate::record::Completion;
-use crate::request::{Asked, Clock, Flow, Peer, Upload};
+use crate::function::{ActiveRoute, FunctionEntry};
+use crate::record::CompletionRecord;
+use crate::request::{PeerInfo, RequestDeadlines, RequestOptions, RequestUpload, UploadProgress};
 
 /// One request for a function, from its head to the last byte of its response.
 ///
 /// It is made once, on the heap, and not moved again, so that the futures of the steps stay small.
-pub(crate) struct Call {
-    pub lane: Rc<WorkerContext>,
-    pub peer: Rc<Peer>,
-    pub function: Arc<Function>,
+pub(crate) struct GatewayCall {
+    pub worker: Rc<WorkerContext>,
+    pub peer: Rc<PeerInfo>,
+    pub function: Arc<FunctionEntry>,
     /// What the snapshot said that let it in.
-    pub route: Arc<Route>,
-    pub asked: Asked,
-    pub clock: Clock,
-    pub record: Completion,
+    pub route: Arc<ActiveRoute>,
+    pub options: RequestOptions,
+    pub deadlines: RequestDeadlines,
+    pub record: CompletionRecord,
     /// When it was let in.
-    pub admitted: Instant,
-    /// What is to be sent; `None` while and after it is.
-    pub request: Option<Request<Upload>>,
-    /// How far its body is; `None`: it has none.
-    pub flow: Option<Rc<Flow>>,
+    pub admitted_at: Instant,
+    /// What is to be sent; `NoConnection` while and after it is.
+    pub request: Option<Request<RequestUpload>>,
+    /// How far its body is; `NoConnection`: it has none.
+    pub upload_progress: Option<Rc<UploadProgress>>,
     /// Where the function's own path begins in the request's.
-    pub rest: usize,
+    pub path_offset: usize,
 }

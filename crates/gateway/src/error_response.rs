@@ -5,7 +5,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode};
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::Body;
-use nearpath_wire::server::Limits;
+use nearpath_wire::server::HttpLimits;
 
 use crate::COMPONENT;
 
@@ -14,55 +14,82 @@ pub(crate) const X_OPENFAAS_INTERNAL: HeaderName = HeaderName::from_static("x-op
 /// The reason's name.
 pub(crate) const X_NEARPATH_REASON: HeaderName = HeaderName::from_static("x-nearpath-reason");
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const JSON_TYPE: HeaderValue = HeaderValue::from_static("application/json");
+const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// Seconds after which a caller may try again.
-const SOON: HeaderValue = HeaderValue::from_static("1");
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 /// The whole answer, as bytes of HTTP/1.1, to a head that could not be read; the connection ends with it. `status` is
 /// the one that hyper chose.
-pub(crate) fn unread(status: u16, limits: &Limits) -> Bytes {
+pub(crate) fn render_unreadable(status: u16, limits: &HttpLimits) -> Bytes {
     let error = match status {
-        414 | 431 => PlatformError::new(COMPONENT, Reason::HeadersTooLarge, too_large(limits)),
-        _ => PlatformError::new(COMPONENT, Reason::BadRequest, "the request's head is not HTTP/1.1 (RFC 9112)"),
+        414 | 431 => PlatformError::new(
+            COMPONENT,
+            Reason::HeadersTooLarge,
+            head_too_large_text(limits),
+        ),
+        _ => PlatformError::new(
+            COMPONENT,
+            Reason::BadRequest,
+            "the request's head is not HTTP/1.1 (RFC 9112)",
+        ),
     };
     let text = format!("{error}\n");
-    let head = render(&error, false);
+    let head = render_error(&error, false);
     let (status, len) = (head.status(), text.len());
-    let mut answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {len}\r\n").into_bytes();
+    let mut response =
+        format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {len}\r\n").into_bytes();
     for (name, value) in head.headers() {
-        answer.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+        response.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
     }
-    answer.extend(b"\r\n");
-    answer.extend(text.as_bytes());
-    answer.into()
+    response.extend(b"\r\n");
+    response.extend(text.as_bytes());
+    response.into()
 }
 
-fn too_large(limits: &Limits) -> String {
-    let Limits { header_bytes, headers, .. } = limits;
+fn head_too_large_text(limits: &HttpLimits) -> String {
+    let HttpLimits {
+        max_header_bytes: header_bytes,
+        max_headers: headers,
+        ..
+    } = limits;
     format!(
         "the request's head is larger than {header_bytes} bytes or has more than {headers} fields; both limits are fixed"
     )
 }
 
 /// An error as an HTTP answer. JSON when `json`, else one line of text.
-pub(crate) fn render(error: &PlatformError, json: bool) -> Response<Body> {
-    let body = if json { error.to_json() } else { format!("{error}\n") };
+pub(crate) fn render_error(error: &PlatformError, json: bool) -> Response<Body> {
+    let body = if json {
+        error.to_json()
+    } else {
+        format!("{error}\n")
+    };
     let mut response = Response::new(Body::from(body));
     let status = error.reason.status();
-    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, if json { JSON } else { TEXT });
-    headers.insert(X_OPENFAAS_INTERNAL, HeaderValue::from_static(error.component));
-    headers.insert(X_NEARPATH_REASON, HeaderValue::from_static(error.reason.name()));
+    headers.insert(CONTENT_TYPE, if json { JSON_TYPE } else { TEXT_TYPE });
+    headers.insert(
+        X_OPENFAAS_INTERNAL,
+        HeaderValue::from_static(error.component),
+    );
+    headers.insert(
+        X_NEARPATH_REASON,
+        HeaderValue::from_static(error.reason.name()),
+    );
     if error.reason.retry_is_safe() && matches!(status, 429 | 503) {
-        headers.insert(RETRY_AFTER, SOON);
+        headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
     }
     response
 }
 
 /// Whether the caller of a request would rather have JSON.
 pub(crate) fn wants_json<B>(request: &Request<B>) -> bool {
-    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    let accept = request
+        .headers()
+        .get(ACCEPT)
+        .and_then(|accept| accept.to_str().ok());
     accept.is_some_and(|accept| accept.contains("application/json"))
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nearpath_types::policy::Transport;
+use nearpath_types::policy::CallTransport;
 use nearpath_types::{
-    FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Locality, Policy, Snapshot,
+    FunctionId, FunctionPolicy, FunctionRoute, InstanceAddr, InstanceId, InstanceLocality,
+    InstanceRoute, InstanceState, RoutingSnapshot,
 };
 
 /// Why a text is not a fixed endpoint.
@@ -21,37 +22,52 @@ pub struct BadEndpoint {
 ///
 /// # Errors
 /// [`BadEndpoint`] says which part is wrong.
-pub fn parse(text: &str) -> Result<(FunctionId, SocketAddr), BadEndpoint> {
-    let bad = |why: String| BadEndpoint { text: text.to_owned(), why };
-    let (name, addr) = text.split_once('=').ok_or_else(|| bad("there is no '='".into()))?;
-    let id = name.parse().map_err(|error: nearpath_types::InvalidName| bad(error.to_string()))?;
-    let addr = addr.parse().map_err(|_| bad(format!("{addr:?} is no IP address with a port")))?;
+pub fn parse_endpoint(text: &str) -> Result<(FunctionId, SocketAddr), BadEndpoint> {
+    let bad = |why: String| BadEndpoint {
+        text: text.to_owned(),
+        why,
+    };
+    let (name, addr) = text
+        .split_once('=')
+        .ok_or_else(|| bad("there is no '='".into()))?;
+    let id = name
+        .parse()
+        .map_err(|error: nearpath_types::InvalidName| bad(error.to_string()))?;
+    let addr = addr
+        .parse()
+        .map_err(|_| bad(format!("{addr:?} is no IP address with a port")))?;
     Ok((id, addr))
 }
 
 /// A snapshot in which every endpoint is ready; several of one name are instances of one function.
-pub fn snapshot(endpoints: &[(FunctionId, SocketAddr)], policy: &Policy) -> Snapshot {
-    let mut functions: BTreeMap<&FunctionId, Vec<Instance>> = BTreeMap::new();
+pub fn build_snapshot(
+    endpoints: &[(FunctionId, SocketAddr)],
+    policy: &FunctionPolicy,
+) -> RoutingSnapshot {
+    let mut functions: BTreeMap<&FunctionId, Vec<InstanceRoute>> = BTreeMap::new();
     for ((id, addr), number) in endpoints.iter().zip(1..) {
-        let instance = Instance {
+        let instance = InstanceRoute {
             id: InstanceId(number),
             addr: InstanceAddr(*addr),
-            locality: Locality::SameNode, // wherever it is: plain HTTP is all that a fixed endpoint speaks
+            locality: InstanceLocality::SameNode, // wherever it is: plain HTTP is all that a fixed endpoint speaks
             state: InstanceState::Ready,
             quic: None,
-            transport: Transport::Auto,
+            transport: CallTransport::Auto,
         };
         functions.entry(id).or_default().push(instance);
     }
     let policy = Arc::new(policy.clone());
-    let route = |(id, instances): (&FunctionId, Vec<Instance>)| FunctionRoute {
+    let route = |(id, instances): (&FunctionId, Vec<InstanceRoute>)| FunctionRoute {
         id: id.clone(),
         policy: policy.clone(),
         replicas: u32::try_from(instances.len()).unwrap_or(u32::MAX),
         instances,
         trouble: None,
     };
-    Snapshot { version: 1, functions: functions.into_iter().map(route).collect() }
+    RoutingSnapshot {
+        version: 1,
+        functions: functions.into_iter().map(route).collect(),
+    }
 }
 
 #[cfg(test)]
@@ -60,17 +76,33 @@ mod tests {
 
     #[test]
     fn endpoints_of_one_name_are_one_function() {
-        let endpoints: Vec<_> =
-            ["echo=127.0.0.1:1", "echo=127.0.0.1:2", "b.dev=[::1]:3"].iter().map(|text| parse(text).unwrap()).collect();
-        let snapshot = snapshot(&endpoints, &Policy::default());
-        let shape: Vec<_> = snapshot.functions.iter().map(|f| (f.id.to_string(), f.instances.len())).collect();
-        assert_eq!(shape, [("b.dev".to_owned(), 1), ("echo.openfaas-fn".to_owned(), 2)]);
+        let endpoints: Vec<_> = ["echo=127.0.0.1:1", "echo=127.0.0.1:2", "b.dev=[::1]:3"]
+            .iter()
+            .map(|text| parse_endpoint(text).unwrap())
+            .collect();
+        let snapshot = build_snapshot(&endpoints, &FunctionPolicy::default());
+        let shape: Vec<_> = snapshot
+            .functions
+            .iter()
+            .map(|f| (f.id.to_string(), f.instances.len()))
+            .collect();
+        assert_eq!(
+            shape,
+            [("b.dev".to_owned(), 1), ("echo.openfaas-fn".to_owned(), 2)]
+        );
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
-        for (text, why) in [("echo", "no '='"), ("Echo=127.0.0.1:1", "function name"), ("echo=localhost:1", "no IP")] {
-            assert!(parse(text).unwrap_err().to_string().contains(why), "{text}");
+    fn an_error_names_the_wrong_part() {
+        for (text, why) in [
+            ("echo", "no '='"),
+            ("Echo=127.0.0.1:1", "function name"),
+            ("echo=localhost:1", "no IP"),
+        ] {
+            assert!(
+                parse_endpoint(text).unwrap_err().to_string().contains(why),
+                "{text}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Entry points of the fuzz targets besides [`crate::route`]: the parsers of a request's head.
+//! Entry points of the fuzz targets besides [`crate::function_route`]: the parsers of a request's head.
 
-pub use crate::deliver::functions_uri;
-pub use crate::fast_path::{Seen, Whole, read};
-pub use crate::request::{Asked, own_timeout};
+pub use crate::deliver::function_uri;
+pub use crate::fast_path::{ParseOutcome, PlainRequest, take_plain_request};
+pub use crate::request::{RequestOptions, parse_caller_timeout};

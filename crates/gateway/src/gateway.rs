@@ -8,77 +8,113 @@ use std::thread::JoinHandle;
 
 use http::HeaderValue;
 use nearpath_daemon::drain;
-use nearpath_daemon::metrics::Registry;
-use nearpath_types::{FunctionId, Snapshot};
-use nearpath_wire::quic::Caller;
+use nearpath_daemon::metrics::MetricsRegistry;
+use nearpath_types::{FunctionId, RoutingSnapshot};
+use nearpath_wire::quic::CallerConfig;
 use tokio::sync::watch;
 
-use crate::Settings;
-use crate::context::Shared;
-use crate::control::Control;
-use crate::function::Table;
+use crate::GatewaySettings;
+use crate::context::GatewayState;
+use crate::control::GatewayControl;
+use crate::function::RoutingTable;
 use crate::invoke::{FunctionTable, LocalService};
-use crate::listen::{self, Listener, Port, Thread, http3};
-use crate::record::{AccessLog, Metrics, Totals};
+use crate::listen::{self, GatewayListener, ListenPort, ThreadSetup, http3};
+use crate::record::{AccessLog, GatewayMetrics, GatewayTotals};
 
 /// A handle on the gateway; clones are the same gateway.
 #[derive(Clone)]
 pub struct Gateway {
-    settings: Arc<Settings>,
-    shared: Arc<Shared>,
+    settings: Arc<GatewaySettings>,
+    shared: Arc<GatewayState>,
     services: Vec<Arc<dyn LocalService>>,
 }
 
 /// The serving threads.
 #[must_use = "without joining it, nobody knows when the drain is over"]
-pub struct Serving {
+pub struct ServingThreads {
     threads: Vec<JoinHandle<io::Result<()>>>,
     /// Kept open until all threads have ended: when one of several goes, the kernel numbers the others anew, and packets would go astray.
-    _steered: Vec<UdpSocket>,
+    _steered_sockets: Vec<UdpSocket>,
 }
 
-impl Serving {
+impl ServingThreads {
     /// Waits, blocking, until every thread has ended: after the drain.
     ///
     /// # Errors
     /// When a thread could not serve, or panicked.
-    pub fn join(self) -> io::Result<()> {
-        let ends = self
-            .threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("it panicked"))));
+    pub fn join_all(self) -> io::Result<()> {
+        let ends = self.threads.into_iter().map(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("it panicked")))
+        });
         ends.collect()
     }
 }
 
 impl Gateway {
     /// A gateway that knows no function yet. Its metrics go to `registry`.
-    pub fn new(settings: Settings, control: Arc<dyn Control>, registry: &Registry) -> Self {
-        let (table, totals) = (Arc::<Table>::default(), Arc::<Totals>::default());
-        let metrics = Metrics { table: table.clone(), totals: totals.clone(), control: Arc::downgrade(&control) };
+    pub fn new(
+        settings: GatewaySettings,
+        control: Arc<dyn GatewayControl>,
+        registry: &MetricsRegistry,
+    ) -> Self {
+        let (table, totals) = (
+            Arc::<RoutingTable>::default(),
+            Arc::<GatewayTotals>::default(),
+        );
+        let metrics = GatewayMetrics {
+            table: table.clone(),
+            totals: totals.clone(),
+            control: Arc::downgrade(&control),
+        };
         registry.with(|registry| registry.register_collector(Box::new(metrics)));
-        let served_by = HeaderValue::from_str(&settings.name).unwrap_or(HeaderValue::from_static("nearpath"));
-        let shared = Arc::new(Shared { table, control, totals, log: None, served_by, caller: None });
-        Self { settings: settings.into(), shared, services: Vec::new() }
+        let served_by =
+            HeaderValue::from_str(&settings.name).unwrap_or(HeaderValue::from_static("nearpath"));
+        let shared = Arc::new(GatewayState {
+            table,
+            control,
+            totals,
+            log: None,
+            served_by,
+            caller: None,
+        });
+        Self {
+            settings: settings.into(),
+            shared,
+            services: Vec::new(),
+        }
     }
 
-    /// The same gateway with an access log: one JSON line a request, see [`crate::record::Line`]. To be called before
+    /// The same gateway with an access log: one JSON line a request, see [`crate::write_record::Line`]. To be called before
     /// [`Gateway::serve`].
     ///
     /// # Errors
     /// When the log's thread cannot be started.
     pub fn with_access_log(self, out: Box<dyn io::Write + Send>) -> io::Result<Self> {
-        let log = AccessLog::start(out, self.shared.totals.clone())?;
-        let shared = Shared { log: Some(log), ..(*self.shared).clone() };
-        Ok(Self { shared: shared.into(), ..self })
+        let log = AccessLog::start_writer(out, self.shared.totals.clone())?;
+        let shared = GatewayState {
+            log: Some(log),
+            ..(*self.shared).clone()
+        };
+        Ok(Self {
+            shared: shared.into(),
+            ..self
+        })
     }
 
     /// The same gateway with a certificate, by which it calls instances over QUIC that have one. It follows what the channel says. To be
     /// called before [`Gateway::serve`].
     #[must_use]
-    pub fn with_caller(self, caller: watch::Receiver<Caller>) -> Self {
-        let shared = Shared { caller: Some(caller), ..(*self.shared).clone() };
-        Self { shared: shared.into(), ..self }
+    pub fn with_caller(self, caller: watch::Receiver<CallerConfig>) -> Self {
+        let shared = GatewayState {
+            caller: Some(caller),
+            ..(*self.shared).clone()
+        };
+        Self {
+            shared: shared.into(),
+            ..self
+        }
     }
 
     /// Adds a service for another protocol, to run on the serving threads. To be called before [`Gateway::serve`].
@@ -94,18 +130,26 @@ impl Gateway {
     }
 
     /// Takes over a snapshot. When this returns, nothing new is sent to an instance that it does not call ready.
-    pub fn publish(&self, snapshot: &Snapshot) {
+    pub fn publish(&self, snapshot: &RoutingSnapshot) {
         self.shared.table.publish(snapshot);
     }
 
     /// Requests for the function that have ended since it was first published, of those that came to the gateway.
     pub fn invocations(&self, id: &FunctionId) -> u64 {
-        self.shared.table.get(id).map_or(0, |function| function.tally.ended())
+        self.shared
+            .table
+            .get(id)
+            .map_or(0, |function| function.tally.ended_count())
     }
 
     /// Requests that came, over all functions that there are.
-    pub(crate) fn started(&self) -> u64 {
-        self.shared.table.functions().iter().map(|function| function.tally.started()).fold(0, u64::saturating_add)
+    pub(crate) fn started_count(&self) -> u64 {
+        self.shared
+            .table
+            .functions()
+            .iter()
+            .map(|function| function.tally.started_count())
+            .fold(0, u64::saturating_add)
     }
 
     /// Serves the listeners on `threads` threads of their own, named `gateway-N`. Each calls `enter` first, which may move
@@ -115,54 +159,83 @@ impl Gateway {
     /// When `enter` fails, or a thread cannot be started.
     pub fn serve(
         &self,
-        listeners: Vec<Listener>,
+        listeners: Vec<GatewayListener>,
         threads: usize,
         enter: Arc<dyn Fn() -> io::Result<()> + Send + Sync>,
-        drain: drain::Watch,
-    ) -> io::Result<Serving> {
+        drain: drain::DrainWatch,
+    ) -> io::Result<ServingThreads> {
         let threads = threads.max(1);
         let (ready, started) = mpsc::channel();
         let mut handles = Vec::new();
         for number in 0..threads {
-            let thread = self.thread(&listeners, number, threads, &drain)?;
+            let thread = self.build_thread_setup(&listeners, number, threads, &drain)?;
             let (gateway, enter, ready) = (self.clone(), enter.clone(), ready.clone());
             let serve = move || {
                 let entered = enter();
-                let failed = entered.as_ref().err().map(|error| io::Error::new(error.kind(), error.to_string()));
+                let failed = entered
+                    .as_ref()
+                    .err()
+                    .map(|error| io::Error::new(error.kind(), error.to_string()));
                 let _ = ready.send(entered); // the starter waits for it
                 match failed {
                     Some(error) => Err(error),
-                    None => listen::run(thread, &gateway.settings, &gateway.shared),
+                    None => listen::run_thread(thread, &gateway.settings, &gateway.shared),
                 }
             };
-            handles.push(std::thread::Builder::new().name(format!("gateway-{number}")).spawn(serve)?);
+            handles.push(
+                std::thread::Builder::new()
+                    .name(format!("gateway-{number}"))
+                    .spawn(serve)?,
+            );
         }
         drop(ready);
         started.iter().take(threads).collect::<io::Result<()>>()?;
         let http3 = listeners.into_iter().filter_map(|listener| listener.http3);
-        Ok(Serving { threads: handles, _steered: http3.flat_map(|http3| http3.sockets).collect() })
+        Ok(ServingThreads {
+            threads: handles,
+            _steered_sockets: http3.flat_map(|http3| http3.sockets).collect(),
+        })
     }
 
-    fn thread(&self, all: &[Listener], number: usize, threads: usize, drain: &drain::Watch) -> io::Result<Thread> {
-        let port = |listener: &Listener| Port {
+    fn build_thread_setup(
+        &self,
+        all: &[GatewayListener],
+        number: usize,
+        threads: usize,
+        drain: &drain::DrainWatch,
+    ) -> io::Result<ThreadSetup> {
+        let port = |listener: &GatewayListener| ListenPort {
             zone: listener.zone,
             tls: listener.tls.clone(),
-            alt_svc: listener.http3.as_ref().and_then(http3::advertised),
+            alt_svc: listener.http3.as_ref().and_then(http3::alt_svc_value),
             limits: self.settings.limits,
             tls_timeout: self.settings.tls_timeout,
-            connections: self.settings.max_connections.div_ceil(threads.max(listener.sockets.len())),
+            max_connections: self
+                .settings
+                .max_connections
+                .div_ceil(threads.max(listener.sockets.len())),
             drain: drain.clone(),
         };
         let ports = all.iter().flat_map(|listener| {
-            let mine = part(listener.sockets.len(), number, threads).into_iter();
+            let mine = socket_share(listener.sockets.len(), number, threads).into_iter();
             mine.map(move |at| Ok((port(listener), listener.sockets[at].try_clone()?)))
         });
         let ports = ports.collect::<io::Result<_>>()?;
-        let http3 = all.iter().filter_map(|listener| listener.http3.as_ref().filter(|one| number < one.sockets.len()));
-        let http3 = http3.map(|one| http3::Port::new(one, number, &self.settings, drain)).collect::<io::Result<_>>()?;
-        let tasks = self.services.iter().filter_map(|service| service.task(number, threads).transpose());
-        Ok(Thread {
-            number: number as u64,
+        let http3 = all.iter().filter_map(|listener| {
+            listener
+                .http3
+                .as_ref()
+                .filter(|one| number < one.sockets.len())
+        });
+        let http3 = http3
+            .map(|one| http3::Http3ListenPort::new(one, number, &self.settings, drain))
+            .collect::<io::Result<_>>()?;
+        let tasks = self
+            .services
+            .iter()
+            .filter_map(|service| service.task_for_thread(number, threads).transpose());
+        Ok(ThreadSetup {
+            thread_number: number as u64,
             ports,
             http3,
             services: tasks.collect::<io::Result<_>>()?,
@@ -173,7 +246,7 @@ impl Gateway {
 
 /// Which of a port's sockets a thread serves. Where there are fewer than threads, they share them; where there are more, because another process
 /// with more threads has opened them, each serves several.
-fn part(sockets: usize, number: usize, threads: usize) -> Vec<usize> {
+fn socket_share(sockets: usize, number: usize, threads: usize) -> Vec<usize> {
     match sockets {
         0 => Vec::new(),
         few if few < threads => vec![number % few],
@@ -186,13 +259,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_socket_is_left_alone_and_no_thread_without_one() {
-        for (sockets, threads) in (1..9).flat_map(|sockets| (1..9).map(move |threads| (sockets, threads))) {
-            let parts: Vec<_> = (0..threads).map(|number| part(sockets, number, threads)).collect();
-            let served: std::collections::BTreeSet<_> = parts.iter().flatten().copied().collect();
-            assert_eq!(served, (0..sockets).collect(), "{sockets} sockets, {threads} threads");
-            assert!(parts.iter().all(|part| !part.is_empty()));
+    fn each_socket_has_a_thread_and_each_thread_a_socket() {
+        for (sockets, threads) in
+            (1..9).flat_map(|sockets| (1..9).map(move |threads| (sockets, threads)))
+        {
+            let shares: Vec<_> = (0..threads)
+                .map(|number| socket_share(sockets, number, threads))
+                .collect();
+            let served: std::collections::BTreeSet<_> = shares.iter().flatten().copied().collect();
+            assert_eq!(
+                served,
+                (0..sockets).collect(),
+                "{sockets} sockets, {threads} threads"
+            );
+            assert!(shares.iter().all(|part| !part.is_empty()));
         }
-        assert!(part(0, 1, 2).is_empty());
+        assert!(socket_share(0, 1, 2).is_empty());
     }
 }

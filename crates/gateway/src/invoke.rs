@@ -15,31 +15,32 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method, Request};
 use http_body_util::BodyExt;
 use nearpath_daemon::drain;
-use nearpath_types::{FunctionId, Policy, Reason};
+use nearpath_types::{FunctionId, FunctionPolicy, Reason};
 use tokio::sync::watch;
 
 use crate::context::WorkerContext;
-use crate::deliver::Content;
-use crate::function::{Function, Table};
+use crate::deliver::ResponseContent;
+use crate::function::{FunctionEntry, RoutingTable};
 use crate::pipeline;
-use crate::record::Protocol;
-use crate::request::{Peer, Zone};
+use crate::record::ClientProtocol;
+use crate::request::{ListenerZone, PeerInfo};
 
 /// Serves another protocol on the gateway's threads.
 pub trait LocalService: Send + Sync + 'static {
-    /// Returns the task for thread number `thread` of `threads`, or `None` if the service does not run there.
+    /// Returns the task for thread number `thread` of `threads`, or `NoConnection` if the service does not run there.
     ///
     /// # Errors
     /// When a socket cannot be shared with that thread.
-    fn task(&self, thread: usize, threads: usize) -> io::Result<Option<LocalTask>>;
+    fn task_for_thread(&self, thread: usize, threads: usize) -> io::Result<Option<LocalTask>>;
 }
 
 /// Starts a service on the thread that calls it. The future accepts clients until the drain begins.
-pub type LocalTask = Box<dyn FnOnce(Invoker, drain::Watch) -> LocalBoxFuture<'static, io::Result<()>> + Send>;
+pub type LocalTask =
+    Box<dyn FnOnce(Invoker, drain::DrainWatch) -> LocalBoxFuture<'static, io::Result<()>> + Send>;
 
 /// A function that can be called.
 #[derive(Debug, Clone)]
-pub struct FunctionHandle(Arc<Function>);
+pub struct FunctionHandle(Arc<FunctionEntry>);
 
 impl FunctionHandle {
     /// The function's identity.
@@ -53,40 +54,40 @@ impl FunctionHandle {
     }
 
     /// The settings that the last snapshot brought.
-    pub fn policy(&self) -> Arc<Policy> {
+    pub fn policy(&self) -> Arc<FunctionPolicy> {
         self.0.route().policy.clone()
     }
 }
 
 /// The functions of the last snapshot.
 #[derive(Debug, Clone)]
-pub struct FunctionTable(pub(crate) Arc<Table>);
+pub struct FunctionTable(pub(crate) Arc<RoutingTable>);
 
 impl FunctionTable {
     /// Finds a function by name; without a namespace, in the default namespace.
-    pub fn find(&self, name: &str) -> Option<FunctionHandle> {
-        self.0.find(name).map(FunctionHandle)
+    pub fn find_by_name(&self, name: &str) -> Option<FunctionHandle> {
+        self.0.find_by_name(name).map(FunctionHandle)
     }
 
     /// Lists all functions, in no particular order.
-    pub fn all(&self) -> Vec<FunctionHandle> {
+    pub fn list_functions(&self) -> Vec<FunctionHandle> {
         self.0.functions().into_iter().map(FunctionHandle).collect()
     }
 
     /// Notifies of each snapshot.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.0.changes()
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
     }
 }
 
 /// A client of a [`LocalService`], as functions and records see it.
 #[derive(Debug, Clone)]
-pub struct RemoteClient(Rc<Peer>);
+pub struct RemoteClient(Rc<PeerInfo>);
 
 impl RemoteClient {
     /// A client at `addr`; `proto` is what functions find in `X-Forwarded-Proto`.
     pub fn new(addr: IpAddr, proto: &'static str) -> Self {
-        Self(Rc::new(Peer::new(Zone::Public, addr, proto)))
+        Self(Rc::new(PeerInfo::new(ListenerZone::Public, addr, proto)))
     }
 }
 
@@ -114,7 +115,7 @@ pub struct InvocationResponse {
     pub status: u16,
     /// The response's header fields.
     pub headers: HeaderMap,
-    /// The whole body; `None` if it was larger than the limit, or cut.
+    /// The whole body; `NoConnection` if it was larger than the limit, or cut.
     pub body: Option<Bytes>,
 }
 
@@ -123,8 +124,8 @@ pub struct InvocationResponse {
 pub struct Invoker(Rc<WorkerContext>);
 
 impl Invoker {
-    pub(crate) fn new(lane: Rc<WorkerContext>) -> Self {
-        Self(lane)
+    pub(crate) fn new(worker: Rc<WorkerContext>) -> Self {
+        Self(worker)
     }
 
     /// The functions that can be called.
@@ -139,43 +140,65 @@ impl Invoker {
 
     /// Counts a request that was refused before a function was known.
     pub fn count_refused(&self, reason: Reason) {
-        self.0.totals.refused.add(reason);
+        self.0.totals.refused.count_refusal(reason);
     }
 
     /// Calls a function and collects its response, up to `limit` bytes of body.
-    pub async fn invoke(&self, client: &RemoteClient, invocation: Invocation, limit: usize) -> InvocationResponse {
-        let (request, function, rest) = http_request(invocation);
-        let answer = pipeline::answer(pipeline::begin_whole(&self.0, &client.0, request, function, rest)).await;
-        let (head, content) = answer.into_parts();
+    pub async fn invoke(
+        &self,
+        client: &RemoteClient,
+        invocation: Invocation,
+        limit: usize,
+    ) -> InvocationResponse {
+        let (request, function, path_offset) = http_request(invocation);
+        let response = pipeline::answer_request(pipeline::route_buffered(
+            &self.0,
+            &client.0,
+            request,
+            function,
+            path_offset,
+        ))
+        .await;
+        let (head, content) = response.into_parts();
         let body = collect_body(content, limit).await;
-        InvocationResponse { status: head.status.as_u16(), headers: head.headers, body }
+        InvocationResponse {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body,
+        }
     }
 }
 
-fn http_request(invocation: Invocation) -> (Request<Bytes>, Arc<Function>, usize) {
+fn http_request(invocation: Invocation) -> (Request<Bytes>, Arc<FunctionEntry>, usize) {
     let function = invocation.function.0;
     let prefix = format!("/function/{}", function.name);
-    let rest = prefix.len();
+    let path_offset = prefix.len();
     let mut request = Request::new(invocation.body);
-    *request.uri_mut() = format!("{prefix}{}", invocation.path).try_into().expect("an encoded path is a path");
+    *request.uri_mut() = format!("{prefix}{}", invocation.path)
+        .try_into()
+        .expect("an encoded path is a path");
     *request.method_mut() = invocation.method;
     *request.headers_mut() = invocation.headers;
     if !request.body().is_empty() {
         let length = request.body().len();
         request.headers_mut().insert(CONTENT_LENGTH, length.into());
     }
-    request.extensions_mut().insert(Protocol(invocation.protocol));
-    (request, function, rest)
+    request
+        .extensions_mut()
+        .insert(ClientProtocol(invocation.protocol));
+    (request, function, path_offset)
 }
 
 /// Collects the whole body. Above the limit it cuts the response, so that the function stops sending.
-async fn collect_body(mut content: Content, limit: usize) -> Option<Bytes> {
+async fn collect_body(mut content: ResponseContent, limit: usize) -> Option<Bytes> {
     let mut first: Option<Bytes> = None;
     let mut more = BytesMut::new();
     while let Some(frame) = content.frame().await {
-        let Ok(data) = frame.ok()?.into_data() else { continue };
+        let Ok(data) = frame.ok()?.into_data() else {
+            continue;
+        };
         if first.as_ref().map_or(0, Bytes::len) + more.len() + data.len() > limit {
-            content.cut(Reason::AnswerTooLarge);
+            content.cut_short(Reason::AnswerTooLarge);
             return None;
         }
         match &first {

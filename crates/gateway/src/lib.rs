@@ -1,7 +1,7 @@
 //! The gateway: it listens, routes, admits, delivers, and records.
 //!
 //! A request passes the folders in this order; [`pipeline`] shows its path in one file. Each serving thread has connections, timers
-//! and a [`context`] of its own, which never leave it. Threads share the [`function::Table`], replaced as a whole by
+//! and a [`context`] of its own, which never leave it. Threads share the [`function::RoutingTable`], replaced as a whole by
 //! [`Gateway::publish`], and counters. Imports go down the order of folders in `layers.toml` only.
 #![forbid(unsafe_code)]
 
@@ -27,11 +27,11 @@ pub mod route;
 mod settings;
 mod transport;
 
-pub use control::{Control, NoControl};
-pub use gateway::{Gateway, Serving};
-pub use listen::{Http3, Listener};
-pub use request::Zone;
-pub use settings::Settings;
+pub use control::{GatewayControl, NoControl};
+pub use gateway::{Gateway, ServingThreads};
+pub use listen::{GatewayListener, Http3Listener};
+pub use request::ListenerZone;
+pub use settings::GatewaySettings;
 
 /// The gateway's name in errors.
 pub const COMPONENT: &str = "gateway";

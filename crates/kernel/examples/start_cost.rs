@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use nearpath_kernel::cgroup::{InstanceCgroup, NodeCgroups, ResourceLimits};
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::{
-    self, InstanceLauncher, InstanceNetwork, IsolationLevel, LaunchedInstance, SandboxSpec, StartNote,
+    self, InstanceLauncher, InstanceNetwork, IsolationLevel, LaunchedInstance, SandboxSpec,
+    StartNote,
 };
 use nearpath_types::{Eip, InstanceId};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
@@ -36,8 +37,14 @@ fn main() -> ExitCode {
 }
 
 fn measure_starts() -> io::Result<()> {
-    let argument = |n, default| std::env::args().nth(n).and_then(|text| text.parse().ok()).unwrap_or(default);
-    let (starts, at_once, pause): (u64, u64, u64) = (argument(1, 100), argument(2, 1), argument(3, 300));
+    let argument = |n, default| {
+        std::env::args()
+            .nth(n)
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(default)
+    };
+    let (starts, at_once, pause): (u64, u64, u64) =
+        (argument(1, 100), argument(2, 1), argument(3, 300));
     let lab = Arc::new((
         HubNetns::create(GATEWAY).map(Arc::new)?,
         InstanceLauncher::start()?,
@@ -47,11 +54,16 @@ fn measure_starts() -> io::Result<()> {
     for round in 0..starts / at_once {
         let one = |n| {
             let lab = lab.clone();
-            std::thread::spawn(move || start_instance(&lab.0, &lab.1, &lab.2, round * at_once + n + 2))
+            std::thread::spawn(move || {
+                start_instance(&lab.0, &lab.1, &lab.2, round * at_once + n + 2)
+            })
         };
         let threads: Vec<_> = (0..at_once).map(one).collect();
-        let joined =
-            threads.into_iter().map(|thread| thread.join().map_err(|_| io::Error::other("a start panicked"))?);
+        let joined = threads.into_iter().map(|thread| {
+            thread
+                .join()
+                .map_err(|_| io::Error::other("a start panicked"))?
+        });
         for running in joined.collect::<io::Result<Vec<_>>>()? {
             for (name, took) in running.end()? {
                 phases.entry(name).or_default().push(took);
@@ -80,17 +92,26 @@ fn start_instance(
     id: u64,
 ) -> io::Result<RunningInstance> {
     let begin = Instant::now();
-    let limits = ResourceLimits { memory_bytes: Some(64 << 20), cpu_millis: Some(1_000), pids: Some(100) };
+    let limits = ResourceLimits {
+        memory_bytes: Some(64 << 20),
+        cpu_millis: Some(1_000),
+        pids: Some(100),
+    };
     let cgroup = cgroups.create_instance(InstanceId(id), &limits)?;
     let created = begin.elapsed();
     let mut spec = SandboxSpec::new(InstanceId(id), IsolationLevel::Root, "/bin/sh".into());
-    spec.arguments = ["-c", "echo ready >&3; exec /bin/sleep 1000"].map(str::to_owned).into();
+    spec.arguments = ["-c", "echo ready >&3; exec /bin/sleep 1000"]
+        .map(str::to_owned)
+        .into();
     spec.cgroup_join_files = cgroup.join_files();
     let eip = Eip(Ipv4Addr::from_bits(GATEWAY.to_bits() + id as u32));
     spec.network = Some(InstanceNetwork::new(eip, GATEWAY, Some(hub.clone())));
     let mut launched = launcher.launch_instance(&spec)?;
     let forked = begin.elapsed();
-    let mut phases = vec![("0 cgroup create".into(), created), ("1 launch".into(), forked - created)];
+    let mut phases = vec![
+        ("0 cgroup create".into(), created),
+        ("1 launch".into(), forked - created),
+    ];
     let mut notes = BufReader::new(File::from(launched.notes));
     loop {
         let mut line = String::new();
@@ -103,14 +124,21 @@ fn start_instance(
     }
     phases.push(("9 until it runs".into(), begin.elapsed()));
     launched.notes = notes.into_inner().into();
-    Ok(RunningInstance { launched, cgroup, phases })
+    Ok(RunningInstance {
+        launched,
+        cgroup,
+        phases,
+    })
 }
 
 impl RunningInstance {
     fn end(mut self) -> io::Result<Vec<(String, Duration)>> {
         let begin = Instant::now();
         pidfd_send_signal(&self.launched.pidfd, Signal::KILL)?;
-        waitid(WaitId::PidFd(self.launched.pidfd.as_fd()), WaitIdOptions::EXITED)?;
+        waitid(
+            WaitId::PidFd(self.launched.pidfd.as_fd()),
+            WaitIdOptions::EXITED,
+        )?;
         self.phases.push(("end: kill".into(), begin.elapsed()));
         let begin = Instant::now();
         self.cgroup.remove_now()?;
@@ -120,10 +148,19 @@ impl RunningInstance {
 }
 
 fn print_table(phases: PhaseDurations) {
-    println!("{:<20} {:>6} {:>10} {:>10} {:>10}  (microseconds)", "phase", "n", "p50", "p90", "worst");
+    println!(
+        "{:<20} {:>6} {:>10} {:>10} {:>10}  (microseconds)",
+        "phase", "n", "p50", "p90", "worst"
+    );
     for (name, mut all) in phases {
         all.sort();
         let at = |share: f64| all[((all.len() - 1) as f64 * share) as usize].as_micros();
-        println!("{name:<20} {:>6} {:>10} {:>10} {:>10}", all.len(), at(0.5), at(0.9), at(1.0));
+        println!(
+            "{name:<20} {:>6} {:>10} {:>10} {:>10}",
+            all.len(),
+            at(0.5),
+            at(0.9),
+            at(1.0)
+        );
     }
 }

@@ -50,7 +50,11 @@ impl AttachedNetns {
     pub fn create(hub: impl AsFd, eip: Eip, device: &str, next_hop: Ipv4Addr) -> io::Result<Self> {
         let mut near = namespace::run_in_netns(hub, RtnlSocket::open)?;
         let namespace = namespace::create_netns(|| build_netns(&mut near, eip, device, next_hop))?;
-        Ok(Self { namespace, eip, device: device.to_owned() })
+        Ok(Self {
+            namespace,
+            eip,
+            device: device.to_owned(),
+        })
     }
 
     /// Returns the eIP of the namespace.
@@ -83,10 +87,21 @@ fn build_netns(hub: &mut RtnlSocket, eip: Eip, near: &str, next_hop: Ipv4Addr) -
     write_sysctls(ATTACHED_SYSCTLS)?;
     let here = File::open("/proc/thread-self/ns/net")?;
     let (far_index, far) = ETH0;
-    hub.create_veth_pair(&VethPair { near, far, far_index, far_namespace: here.as_fd(), macs: veth_macs(eip) })?;
+    hub.create_veth_pair(&VethPair {
+        near,
+        far,
+        far_index,
+        far_namespace: here.as_fd(),
+        macs: veth_macs(eip),
+    })?;
     let device = hub.device_index(near)?;
     // The route also makes strict reverse-path filtering in the hub accept this source.
-    hub.add_route(&Ipv4Route { destination: Some((eip.0, 32)), next_hop: None, device, source: None })?;
+    hub.add_route(&Ipv4Route {
+        destination: Some((eip.0, 32)),
+        next_hop: None,
+        device,
+        source: None,
+    })?;
     let mut inside = RtnlSocket::open()?;
     inside.set_up(LOOPBACK_INDEX)?;
     inside.add_address(far_index, eip.0)?;
@@ -97,7 +112,12 @@ fn build_netns(hub: &mut RtnlSocket, eip: Eip, near: &str, next_hop: Ipv4Addr) -
         device: far_index,
         source: Some(eip.0),
     })?;
-    inside.add_route(&Ipv4Route { destination: None, next_hop: Some(next_hop), device: far_index, source: Some(eip.0) })
+    inside.add_route(&Ipv4Route {
+        destination: None,
+        next_hop: Some(next_hop),
+        device: far_index,
+        source: Some(eip.0),
+    })
 }
 
 /// Returns the Ethernet addresses of the hub's end and the inner end: locally administered, with

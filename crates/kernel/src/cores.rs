@@ -32,7 +32,9 @@ pub struct CpuTicks {
 /// Fails on machines with more than 1024 processors.
 pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
-    Ok((0..CpuSet::MAX_CPU).filter(|&number| set.is_set(number)).collect())
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|&number| set.is_set(number))
+        .collect())
 }
 
 /// Reads the usage of every processor.
@@ -40,7 +42,10 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
 /// # Errors
 /// Fails without `/proc`.
 pub fn read_cpu_ticks() -> io::Result<Vec<CpuTicks>> {
-    Ok(fs::read_to_string("/proc/stat")?.lines().filter_map(parse_cpu_line).collect())
+    Ok(fs::read_to_string("/proc/stat")?
+        .lines()
+        .filter_map(parse_cpu_line)
+        .collect())
 }
 
 /// Parses `cpuN user nice system idle iowait irq softirq steal guest guest_nice`. Guest time is
@@ -48,9 +53,17 @@ pub fn read_cpu_ticks() -> io::Result<Vec<CpuTicks>> {
 fn parse_cpu_line(text: &str) -> Option<CpuTicks> {
     let (name, rest) = text.split_once(' ')?;
     let number = name.strip_prefix("cpu")?.parse().ok()?;
-    let all: Vec<u64> = rest.split_ascii_whitespace().take(8).map(|field| field.parse().unwrap_or(0)).collect();
+    let all: Vec<u64> = rest
+        .split_ascii_whitespace()
+        .take(8)
+        .map(|field| field.parse().unwrap_or(0))
+        .collect();
     let idle = all.iter().skip(3).take(2).sum();
-    Some(CpuTicks { cpu: number, busy_ticks: all.iter().sum::<u64>() - idle, idle_ticks: idle })
+    Some(CpuTicks {
+        cpu: number,
+        busy_ticks: all.iter().sum::<u64>() - idle,
+        idle_ticks: idle,
+    })
 }
 
 /// Lets the calling thread preempt every ordinary thread, like a kernel interrupt (`SCHED_FIFO`,
@@ -64,22 +77,40 @@ fn parse_cpu_line(text: &str) -> Option<CpuTicks> {
 pub fn prefer_this_thread() -> io::Result<()> {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: the call takes numbers, and a pointer that is valid for the kernel's read.
-    let result =
-        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const lowest) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let result = unsafe {
+        libc::sched_setscheduler(
+            0,
+            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
+            &raw const lowest,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
-/// Moves the threads that a cgroup file lists from one processor to another; `None` stands for
+/// Moves the threads that a cgroup file lists from one processor to another; `NoConnection` stands for
 /// `all` of them.
 ///
 /// Threads that have set their own affinity stay. Returns the number of moved threads.
-pub(crate) fn move_threads(file: &Path, all: &[usize], from: Option<usize>, to: Option<usize>) -> io::Result<usize> {
+pub(crate) fn move_threads(
+    file: &Path,
+    all: &[usize],
+    from: Option<usize>,
+    to: Option<usize>,
+) -> io::Result<usize> {
     let (old, new) = (cpu_set(all, from), cpu_set(all, to));
     let mut moved = 0;
     for _ in 0..MAX_MOVE_ROUNDS {
         let list = fs::read_to_string(file)?;
-        let threads = list.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?));
-        let round = threads.filter(|&thread| move_thread(thread, &old, &new, to.is_some())).count();
+        let threads = list
+            .lines()
+            .filter_map(|line| Pid::from_raw(line.parse().ok()?));
+        let round = threads
+            .filter(|&thread| move_thread(thread, &old, &new, to.is_some()))
+            .count();
         moved += round;
         if round == 0 {
             break;
@@ -101,8 +132,11 @@ fn move_thread(thread: Pid, old: &CpuSet, new: &CpuSet, together: bool) -> bool 
 /// Switches between the two ordinary policies; a thread with any other policy keeps it.
 fn set_batch_policy(thread: Pid, together: bool) {
     let thread = thread.as_raw_nonzero().get();
-    let (old, new) =
-        if together { (libc::SCHED_OTHER, libc::SCHED_BATCH) } else { (libc::SCHED_BATCH, libc::SCHED_OTHER) };
+    let (old, new) = if together {
+        (libc::SCHED_OTHER, libc::SCHED_BATCH)
+    } else {
+        (libc::SCHED_BATCH, libc::SCHED_OTHER)
+    };
     // SAFETY: both calls take numbers, and a pointer that is valid for the kernel's read. Failing, they change nothing.
     unsafe {
         if libc::sched_getscheduler(thread) == old {
@@ -114,7 +148,10 @@ fn set_batch_policy(thread: Pid, together: bool) {
 
 fn cpu_set(all: &[usize], only: Option<usize>) -> CpuSet {
     let mut set = CpuSet::new();
-    all.iter().copied().filter(|&number| only.is_none_or(|only| only == number)).for_each(|number| set.set(number));
+    all.iter()
+        .copied()
+        .filter(|&number| only.is_none_or(|only| only == number))
+        .for_each(|number| set.set(number));
     set
 }
 
@@ -127,11 +164,23 @@ mod tests {
 
     #[test]
     fn proc_stat_is_parsed_per_cpu() {
-        let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7 8 9 10\ncpu11 1 0 0 2 0 0 0 0\nintr 5";
+        let text =
+            "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7 8 9 10\ncpu11 1 0 0 2 0 0 0 0\nintr 5";
         let all: Vec<_> = text.lines().filter_map(parse_cpu_line).collect();
         assert_eq!(
             all,
-            [CpuTicks { cpu: 0, busy_ticks: 27, idle_ticks: 45 }, CpuTicks { cpu: 11, busy_ticks: 1, idle_ticks: 2 }]
+            [
+                CpuTicks {
+                    cpu: 0,
+                    busy_ticks: 27,
+                    idle_ticks: 45
+                },
+                CpuTicks {
+                    cpu: 11,
+                    busy_ticks: 1,
+                    idle_ticks: 2
+                }
+            ]
         );
         assert!(!read_cpu_ticks().unwrap().is_empty());
     }
@@ -142,7 +191,11 @@ mod tests {
         if all.len() < 2 {
             nearpath_testkit::skip!("it takes two processors");
         }
-        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         let mut file = tempfile::NamedTempFile::new().unwrap();
         writeln!(file, "{}", child.id()).unwrap();
         let thread = Pid::from_child(&child);
@@ -152,10 +205,20 @@ mod tests {
         let there = || sched_getaffinity(Some(thread)).unwrap();
 
         assert_eq!(place(None, Some(all[1])), 1);
-        assert_eq!((there(), policy()), (cpu_set(&all, Some(all[1])), libc::SCHED_BATCH));
-        assert_eq!(place(None, Some(all[0])), 0, "it is not where it would be moved from");
+        assert_eq!(
+            (there(), policy()),
+            (cpu_set(&all, Some(all[1])), libc::SCHED_BATCH)
+        );
+        assert_eq!(
+            place(None, Some(all[0])),
+            0,
+            "it is not where it would be moved from"
+        );
         assert_eq!(place(Some(all[1]), None), 1);
-        assert_eq!((there(), policy()), (cpu_set(&all, None), libc::SCHED_OTHER));
+        assert_eq!(
+            (there(), policy()),
+            (cpu_set(&all, None), libc::SCHED_OTHER)
+        );
         // as the thread's own code may do
         sched_setaffinity(Some(thread), &cpu_set(&all, Some(all[0]))).unwrap();
         assert_eq!(place(None, Some(all[1])), 0);

@@ -9,7 +9,9 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
-use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage,
+};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
@@ -69,9 +71,19 @@ impl NetworkDevices {
     ///
     /// # Errors
     /// Fails when a name is taken, or the kernel has no veth.
-    pub fn create_veth_pair(&mut self, near: &str, (far, there): (&str, BorrowedFd<'_>)) -> io::Result<()> {
+    pub fn create_veth_pair(
+        &mut self,
+        near: &str,
+        (far, there): (&str, BorrowedFd<'_>),
+    ) -> io::Result<()> {
         let mac = [2, 0, 0, 0, 0, 1]; // locally administered; only this pair uses it
-        self.0.create_veth_pair(&VethPair { near, far, far_index: 0, far_namespace: there, macs: [mac; 2] })
+        self.0.create_veth_pair(&VethPair {
+            near,
+            far,
+            far_index: 0,
+            far_namespace: there,
+            macs: [mac; 2],
+        })
     }
 
     /// Turns ARP off: all frames go to the other end of the link.
@@ -125,29 +137,51 @@ impl NetworkDevices {
             // The header's flags have eight bits; kernels with IPv6 read this attribute instead.
             AddressAttribute::Flags(AddressFlags::Nodad),
         ];
-        self.0.send_request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
+        self.0.send_request(
+            RouteNetlinkMessage::NewAddress(message),
+            NLM_F_CREATE | NLM_F_REPLACE,
+        )
     }
 
     /// Adds or replaces the route to a destination. Without `via` the destination is on the link.
     ///
     /// # Errors
     /// Fails when the next hop is not reachable through that device.
-    pub fn add_route(&mut self, (to, prefix): IpPrefix, via: Option<IpAddr>, device: u32) -> io::Result<()> {
+    pub fn add_route(
+        &mut self,
+        (to, prefix): IpPrefix,
+        via: Option<IpAddr>,
+        device: u32,
+    ) -> io::Result<()> {
         let mut message = RouteMessage::default();
         message.header.address_family = address_family(to);
         message.header.table = RouteHeader::RT_TABLE_MAIN;
         message.header.protocol = RouteProtocol::Static;
         message.header.kind = RouteType::Unicast;
-        message.header.scope = if via.is_some() { RouteScope::Universe } else { RouteScope::Link };
+        message.header.scope = if via.is_some() {
+            RouteScope::Universe
+        } else {
+            RouteScope::Link
+        };
         message.header.destination_prefix_length = prefix;
         // A default route is one without a destination.
         let to = (prefix > 0).then(|| RouteAttribute::Destination(to.into()));
         let via = via.map(|via| RouteAttribute::Gateway(RouteAddress::from(via)));
-        message.attributes = [to, via, Some(RouteAttribute::Oif(device))].into_iter().flatten().collect();
-        self.0.send_request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
+        message.attributes = [to, via, Some(RouteAttribute::Oif(device))]
+            .into_iter()
+            .flatten()
+            .collect();
+        self.0.send_request(
+            RouteNetlinkMessage::NewRoute(message),
+            NLM_F_CREATE | NLM_F_REPLACE,
+        )
     }
 }
 
 fn address_family(address: IpAddr) -> AddressFamily {
-    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+    if address.is_ipv4() {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    }
 }

@@ -53,12 +53,22 @@ impl EgressListener {
     /// # Errors
     /// Fails like [`in_hub`](Self::in_hub).
     pub fn in_attached_netns(netns: &AttachedNetns, forwarder: Arc<Forwarder>) -> io::Result<Self> {
-        Self::open(netns, Some(ForwardedNetns { eip: netns.eip(), forwarder }))
+        Self::open(
+            netns,
+            Some(ForwardedNetns {
+                eip: netns.eip(),
+                forwarder,
+            }),
+        )
     }
 
     fn open(namespace: impl AsFd, forwarded: Option<ForwardedNetns>) -> io::Result<Self> {
         let routes = Mutex::new(namespace::run_in_netns(&namespace, RtnlSocket::open)?);
-        Ok(Self { namespace: namespace.as_fd().try_clone_to_owned()?, routes, forwarded })
+        Ok(Self {
+            namespace: namespace.as_fd().try_clone_to_owned()?,
+            routes,
+            forwarded,
+        })
     }
 
     /// Accepts connections to `address`, which must not be used in the node's network.
@@ -103,7 +113,9 @@ impl EgressListener {
     /// # Errors
     /// Fails when the forwarder's table is full.
     pub fn allow_instance(&self, eip: Eip, address: Ipv4Addr) -> io::Result<()> {
-        self.forwarded.as_ref().map_or(Ok(()), |forwarded| forwarded.forwarder.allow_pair(eip, Eip(address)))
+        self.forwarded.as_ref().map_or(Ok(()), |forwarded| {
+            forwarded.forwarder.allow_pair(eip, Eip(address))
+        })
     }
 
     /// Revokes that permission.
@@ -138,13 +150,18 @@ fn bind_listener(port: u16) -> io::Result<TcpListener> {
     // The gateway's listeners may share the port; their own address is more specific.
     sockopt::set_socket_reuseport(&socket, true)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
-    bind(&socket, &std::net::SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))?;
+    bind(
+        &socket,
+        &std::net::SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port),
+    )?;
     listen(&socket, MAX_BACKLOG)?;
     Ok(socket.into())
 }
 
 impl fmt::Debug for EgressListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EgressListener").field("forwarded", &self.forwarded.is_some()).finish_non_exhaustive()
+        f.debug_struct("EgressListener")
+            .field("forwarded", &self.forwarded.is_some())
+            .finish_non_exhaustive()
     }
 }

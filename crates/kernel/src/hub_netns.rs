@@ -15,9 +15,9 @@ use crate::netlink::{LOOPBACK_INDEX, RtnlSocket};
 
 /// Settings below `/proc/sys/net`; see the kernel's `Documentation/networking/ip-sysctl.rst`.
 const HUB_SYSCTLS: &[(&str, &str)] = &[
-    ("ipv4/ip_forward", "0"),                // instances reach the gateway, never each other
-    ("ipv4/conf/all/rp_filter", "1"),        // strict, for every device: no instance can forge an eIP
-    ("ipv4/conf/default/rp_filter", "1"),    // the same for devices that are added later
+    ("ipv4/ip_forward", "0"), // instances reach the gateway, never each other
+    ("ipv4/conf/all/rp_filter", "1"), // strict, for every device: no instance can forge an eIP
+    ("ipv4/conf/default/rp_filter", "1"), // the same for devices that are added later
     ("ipv4/conf/all/accept_redirects", "0"), // no instance can change the hub's routes
     ("ipv4/conf/default/accept_redirects", "0"),
     ("ipv4/conf/default/arp_announce", "2"),
@@ -41,7 +41,10 @@ impl HubNetns {
     /// Fails without `CAP_SYS_ADMIN` and `CAP_NET_ADMIN` in the user namespace, or when network
     /// namespaces are forbidden.
     pub fn create(gateway: Ipv4Addr) -> io::Result<HubNetns> {
-        Ok(HubNetns { namespace: namespace::create_netns(|| set_up_hub(gateway))?, gateway })
+        Ok(HubNetns {
+            namespace: namespace::create_netns(|| set_up_hub(gateway))?,
+            gateway,
+        })
     }
 
     /// Moves the calling thread into the hub: sockets that it opens afterwards belong there.
@@ -78,7 +81,12 @@ pub(crate) fn write_sysctls(settings: &[(&str, &str)]) -> io::Result<()> {
     for (name, value) in settings {
         match fs::write(format!("/proc/sys/net/{name}"), value) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(io::Error::new(error.kind(), format!("/proc/sys/net/{name}: {error}"))),
+            Err(error) => {
+                return Err(io::Error::new(
+                    error.kind(),
+                    format!("/proc/sys/net/{name}: {error}"),
+                ));
+            }
             Ok(()) => {}
         }
     }

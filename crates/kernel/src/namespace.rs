@@ -1,5 +1,8 @@
 //! Unnamed network namespaces, and running code inside them.
-#![expect(unsafe_code, reason = "unshare can break assumptions about shared descriptors")]
+#![expect(
+    unsafe_code,
+    reason = "unshare can break assumptions about shared descriptors"
+)]
 
 use std::fs::File;
 use std::io;
@@ -14,7 +17,10 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 /// # Errors
 /// Fails without `CAP_SYS_ADMIN`.
 pub fn enter_netns(namespace: impl AsFd) -> io::Result<()> {
-    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
+    Ok(move_into_link_name_space(
+        namespace.as_fd(),
+        Some(LinkNameSpaceType::Network),
+    )?)
 }
 
 /// Runs `work` in a network namespace, on a thread that ends afterwards. Sockets that it opens and
@@ -22,7 +28,10 @@ pub fn enter_netns(namespace: impl AsFd) -> io::Result<()> {
 ///
 /// # Errors
 /// Fails without `CAP_SYS_ADMIN`, or when `work` fails.
-pub fn run_in_netns<T: Send>(namespace: impl AsFd, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+pub fn run_in_netns<T: Send>(
+    namespace: impl AsFd,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
     let namespace = namespace.as_fd();
     run_on_thread(|| {
         enter_netns(namespace)?;
@@ -48,7 +57,11 @@ pub fn create_netns(work: impl FnOnce() -> io::Result<()> + Send) -> io::Result<
 // A thread cannot be trusted to return to its old namespace: without privileges setns() would fail.
 fn run_on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
-        let worker = thread::Builder::new().name("namespace".into()).spawn_scoped(scope, work)?;
-        worker.join().map_err(|_| io::Error::other("the thread in another network namespace panicked"))?
+        let worker = thread::Builder::new()
+            .name("namespace".into())
+            .spawn_scoped(scope, work)?;
+        worker
+            .join()
+            .map_err(|_| io::Error::other("the thread in another network namespace panicked"))?
     })
 }

@@ -9,10 +9,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
-use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
@@ -34,9 +37,9 @@ pub(crate) struct RtnlSocket {
 
 /// An IPv4 route.
 pub(crate) struct Ipv4Route {
-    /// Network of the route: an address and the length of its prefix. `None` is the default route.
+    /// Network of the route: an address and the length of its prefix. `NoConnection` is the default route.
     pub(crate) destination: Option<(Ipv4Addr, u8)>,
-    /// Next hop; `None` for destinations on the link.
+    /// Next hop; `NoConnection` for destinations on the link.
     pub(crate) next_hop: Option<Ipv4Addr>,
     /// Index of the outgoing device.
     pub(crate) device: u32,
@@ -67,12 +70,18 @@ impl RtnlSocket {
     pub(crate) fn open() -> io::Result<Self> {
         let socket = Socket::new(NETLINK_ROUTE)?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Self { socket, sequence: 0 })
+        Ok(Self {
+            socket,
+            sequence: 0,
+        })
     }
 
     /// Returns the index of the device with a name.
     pub(crate) fn device_index(&self, name: &str) -> io::Result<u32> {
-        Ok(rustix::net::netdevice::name_to_index(self.socket.as_fd(), name)?)
+        Ok(rustix::net::netdevice::name_to_index(
+            self.socket.as_fd(),
+            name,
+        )?)
     }
 
     /// Sets a device up.
@@ -91,8 +100,14 @@ impl RtnlSocket {
         message.header.prefix_len = 32;
         message.header.scope = AddressScope::Universe;
         message.header.index = device;
-        message.attributes = vec![AddressAttribute::Local(address.into()), AddressAttribute::Address(address.into())];
-        self.send_request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
+        message.attributes = vec![
+            AddressAttribute::Local(address.into()),
+            AddressAttribute::Address(address.into()),
+        ];
+        self.send_request(
+            RouteNetlinkMessage::NewAddress(message),
+            NLM_F_CREATE | NLM_F_REPLACE,
+        )
     }
 
     /// Adds or replaces the route to a destination.
@@ -105,13 +120,30 @@ impl RtnlSocket {
         message.header.table = RouteHeader::RT_TABLE_MAIN;
         message.header.protocol = RouteProtocol::Static;
         message.header.kind = RouteType::Unicast;
-        message.header.scope = if route.next_hop.is_some() { RouteScope::Universe } else { RouteScope::Link };
-        message.header.destination_prefix_length = route.destination.map_or(0, |(_, length)| length);
-        let to = route.destination.map(|(to, _)| RouteAttribute::Destination(RouteAddress::Inet(to)));
-        let via = route.next_hop.map(|via| RouteAttribute::Gateway(RouteAddress::Inet(via)));
-        let source = route.source.map(|source| RouteAttribute::PrefSource(RouteAddress::Inet(source)));
-        message.attributes = [to, via, source, Some(RouteAttribute::Oif(route.device))].into_iter().flatten().collect();
-        self.send_request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
+        message.header.scope = if route.next_hop.is_some() {
+            RouteScope::Universe
+        } else {
+            RouteScope::Link
+        };
+        message.header.destination_prefix_length =
+            route.destination.map_or(0, |(_, length)| length);
+        let to = route
+            .destination
+            .map(|(to, _)| RouteAttribute::Destination(RouteAddress::Inet(to)));
+        let via = route
+            .next_hop
+            .map(|via| RouteAttribute::Gateway(RouteAddress::Inet(via)));
+        let source = route
+            .source
+            .map(|source| RouteAttribute::PrefSource(RouteAddress::Inet(source)));
+        message.attributes = [to, via, source, Some(RouteAttribute::Oif(route.device))]
+            .into_iter()
+            .flatten()
+            .collect();
+        self.send_request(
+            RouteNetlinkMessage::NewRoute(message),
+            NLM_F_CREATE | NLM_F_REPLACE,
+        )
     }
 
     /// Makes an address local to the namespace without adding it to a device. Adding it again has
@@ -130,12 +162,18 @@ impl RtnlSocket {
 
     /// Does the same for an IPv6 address. `lo` must have IPv6.
     pub(crate) fn add_local_address_v6(&mut self, address: Ipv6Addr) -> io::Result<()> {
-        self.send_request(RouteNetlinkMessage::NewRoute(local_route(address.into(), 128)), NLM_F_CREATE | NLM_F_REPLACE)
+        self.send_request(
+            RouteNetlinkMessage::NewRoute(local_route(address.into(), 128)),
+            NLM_F_CREATE | NLM_F_REPLACE,
+        )
     }
 
     /// Removes a local address.
     pub(crate) fn remove_local_address(&mut self, address: Ipv4Addr) -> io::Result<()> {
-        self.send_request(RouteNetlinkMessage::DelRoute(local_route(address.into(), 32)), 0)
+        self.send_request(
+            RouteNetlinkMessage::DelRoute(local_route(address.into(), 32)),
+            0,
+        )
     }
 
     /// Creates a veth pair. The near end is up.
@@ -158,11 +196,18 @@ impl RtnlSocket {
                 LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(far))),
             ]),
         ];
-        self.send_request(RouteNetlinkMessage::NewLink(near), NLM_F_CREATE | NLM_F_EXCL)
+        self.send_request(
+            RouteNetlinkMessage::NewLink(near),
+            NLM_F_CREATE | NLM_F_EXCL,
+        )
     }
 
     /// Sends a request and waits until the kernel has executed or rejected it.
-    pub(crate) fn send_request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    pub(crate) fn send_request(
+        &mut self,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> io::Result<()> {
         let mut packet = NetlinkMessage::from(message);
         self.sequence += 1;
         packet.header.sequence_number = self.sequence;
@@ -177,10 +222,15 @@ impl RtnlSocket {
     fn read_ack(&mut self) -> io::Result<()> {
         loop {
             let (answer, _) = self.socket.recv_from_full()?;
-            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(io::Error::other)?;
+            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer)
+                .map_err(io::Error::other)?;
             match answer.payload {
                 NetlinkPayload::Error(error) if answer.header.sequence_number == self.sequence => {
-                    return if error.code.is_some() { Err(error.to_io()) } else { Ok(()) };
+                    return if error.code.is_some() {
+                        Err(error.to_io())
+                    } else {
+                        Ok(())
+                    };
                 }
                 _ => {} // the answer to an earlier, abandoned request
             }
@@ -201,6 +251,9 @@ fn local_route(address: IpAddr, length: u8) -> RouteMessage {
     message.header.kind = RouteType::Local;
     message.header.scope = RouteScope::Host;
     message.header.destination_prefix_length = length;
-    message.attributes = vec![RouteAttribute::Destination(to), RouteAttribute::Oif(LOOPBACK_INDEX)];
+    message.attributes = vec![
+        RouteAttribute::Destination(to),
+        RouteAttribute::Oif(LOOPBACK_INDEX),
+    ];
     message
 }

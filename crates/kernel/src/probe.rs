@@ -13,7 +13,7 @@ use crate::seccomp::SeccompFilters;
 pub struct CapabilityFinding {
     /// Name of the facility.
     pub name: &'static str,
-    /// Reason why it is unavailable; `None` if it is available.
+    /// Reason why it is unavailable; `NoConnection` if it is available.
     pub problem: Option<String>,
     /// Set for facilities that are used only on request.
     pub optional: bool,
@@ -32,8 +32,11 @@ pub struct MachineCapabilities {
     pub findings: Vec<CapabilityFinding>,
 }
 
-const INSTANCE_NAMESPACES: i32 =
-    libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWNS | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
+const INSTANCE_NAMESPACES: i32 = libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC;
 
 /// Tries everything that instances need, in child processes and threads that change nothing outside
 /// themselves.
@@ -51,7 +54,10 @@ pub fn probe_machine() -> MachineCapabilities {
         window_finding(),
     ]);
     findings.extend(cgroup_findings());
-    MachineCapabilities { isolation, findings }
+    MachineCapabilities {
+        isolation,
+        findings,
+    }
 }
 
 /// Returns [`MachineCapabilities::isolation`] alone, which takes about a millisecond.
@@ -63,7 +69,8 @@ pub fn best_isolation() -> IsolationLevel {
 
 /// Tries to create namespaces as root, and in a user namespace.
 fn try_namespaces() -> (io::Result<()>, io::Result<()>) {
-    let as_user = namespaces_allowed(INSTANCE_NAMESPACES | libc::CLONE_NEWUSER).and_then(|()| check_setfcap());
+    let as_user = namespaces_allowed(INSTANCE_NAMESPACES | libc::CLONE_NEWUSER)
+        .and_then(|()| check_setfcap());
     (namespaces_allowed(INSTANCE_NAMESPACES), as_user)
 }
 
@@ -72,8 +79,15 @@ fn try_namespaces() -> (io::Result<()>, io::Result<()>) {
 fn check_setfcap() -> io::Result<()> {
     use rustix::thread::{CapabilitySet, capabilities};
     let root = rustix::process::geteuid().is_root();
-    match root && !capabilities(None)?.effective.contains(CapabilitySet::SETFCAP) {
-        true => Err(io::Error::new(io::ErrorKind::PermissionDenied, "root needs CAP_SETFCAP to map its uid")),
+    match root
+        && !capabilities(None)?
+            .effective
+            .contains(CapabilitySet::SETFCAP)
+    {
+        true => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "root needs CAP_SETFCAP to map its uid",
+        )),
         false => Ok(()),
     }
 }
@@ -99,20 +113,30 @@ impl fmt::Display for CapabilityFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.problem {
             None => write!(f, "yes  {}", self.name),
-            Some(trouble) => write!(f, "no   {}: {trouble}; lost: {}; remedy: {}", self.name, self.impact, self.remedy),
+            Some(trouble) => write!(
+                f,
+                "no   {}: {trouble}; lost: {}; remedy: {}",
+                self.name, self.impact, self.remedy
+            ),
         }
     }
 }
 
 impl fmt::Display for MachineCapabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))
+        self.findings
+            .iter()
+            .try_for_each(|finding| writeln!(f, "{finding}"))
     }
 }
 
 fn root_finding(namespaces: &io::Result<()>) -> CapabilityFinding {
     let root = rustix::process::geteuid().is_root();
-    let trouble = if root { error_text(namespaces) } else { Some("not running as root".into()) };
+    let trouble = if root {
+        error_text(namespaces)
+    } else {
+        Some("not running as root".into())
+    };
     CapabilityFinding {
         name: "namespaces as root",
         problem: trouble,
@@ -138,11 +162,15 @@ fn user_namespace_finding(namespaces: &io::Result<()>) -> CapabilityFinding {
 }
 
 fn seccomp_finding() -> CapabilityFinding {
-    let missing =
-        (!Path::new("/proc/sys/kernel/seccomp").exists()).then(|| "this kernel was built without seccomp".to_owned());
+    let missing = (!Path::new("/proc/sys/kernel/seccomp").exists())
+        .then(|| "this kernel was built without seccomp".to_owned());
     CapabilityFinding {
         name: "seccomp",
-        problem: missing.or_else(|| SeccompFilters::compile().err().map(|error| error.to_string())),
+        problem: missing.or_else(|| {
+            SeccompFilters::compile()
+                .err()
+                .map(|error| error.to_string())
+        }),
         optional: false,
         impact: "the system call filter; instances will not start",
         remedy: "use a kernel with CONFIG_SECCOMP_FILTER on x86_64 or aarch64",
@@ -212,11 +240,17 @@ pub fn check_window_support() -> io::Result<()> {
         let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
         let socket = std::net::TcpStream::connect(listener.local_addr()?)?;
         // u32::MAX means no limit, which would skip the pacing that is probed here.
-        let wanted = crate::sockets::InitialWindow { segments: 20, bytes: 0, pacing_rate: u32::MAX - 1 };
+        let wanted = crate::sockets::InitialWindow {
+            segments: 20,
+            bytes: 0,
+            pacing_rate: u32::MAX - 1,
+        };
         crate::sockets::set_initial_window(&socket, &wanted)?;
         match crate::sockets::tcp_flow_info(&socket)?.cwnd_segments {
             20 => Ok(()),
-            other => Err(io::Error::other(format!("the kernel accepted a window of 20 segments and set {other}"))),
+            other => Err(io::Error::other(format!(
+                "the kernel accepted a window of 20 segments and set {other}"
+            ))),
         }
     })
 }
@@ -231,8 +265,12 @@ fn try_listener() -> io::Result<()> {
 
 /// Runs a probe on a thread of its own: filters and cgroups of a thread end with it.
 fn run_on_probe_thread(what: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-    let thread = std::thread::Builder::new().name("probe".into()).spawn(what)?;
-    thread.join().unwrap_or_else(|_| Err(io::Error::other("the probing thread panicked")))
+    let thread = std::thread::Builder::new()
+        .name("probe".into())
+        .spawn(what)?;
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("the probing thread panicked")))
 }
 
 /// Checks that a warm socket can replace a function's own.
@@ -253,7 +291,9 @@ fn with_context(what: &str, error: &io::Error) -> io::Error {
 }
 
 fn usr_finding() -> CapabilityFinding {
-    let trouble = std::fs::read_dir("/usr").err().map(|error| format!("/usr: {error}"));
+    let trouble = std::fs::read_dir("/usr")
+        .err()
+        .map(|error| format!("/usr: {error}"));
     CapabilityFinding {
         name: "a host system to share",
         problem: trouble,
@@ -269,15 +309,25 @@ fn cgroup_findings() -> Vec<CapabilityFinding> {
     cgroups.remove_node_folders();
     let finding = |controller: crate::cgroup::CgroupController, name, lost| CapabilityFinding {
         name,
-        problem: missing.contains(&controller).then(|| "no cgroup hierarchy is writable".to_owned()),
+        problem: missing
+            .contains(&controller)
+            .then(|| "no cgroup hierarchy is writable".to_owned()),
         optional: false,
         impact: lost,
         remedy: "run as root, or delegate cgroups to this user (systemd: Delegate=yes)",
     };
     use crate::cgroup::CgroupController::{Cpu, Memory, Pids};
     vec![
-        finding(Memory, "memory limits", "`limits.memory`; one instance can exhaust the machine's memory"),
-        finding(Cpu, "CPU limits", "`limits.cpu`; one instance can slow down all others"),
+        finding(
+            Memory,
+            "memory limits",
+            "`limits.memory`; one instance can exhaust the machine's memory",
+        ),
+        finding(
+            Cpu,
+            "CPU limits",
+            "`limits.cpu`; one instance can slow down all others",
+        ),
         finding(Pids, "process limits", "protection against fork bombs"),
     ]
 }
@@ -294,7 +344,11 @@ mod tests {
     fn a_missing_capability_states_its_impact() {
         let found = probe_machine();
         assert!(found.findings.len() >= 7);
-        for finding in found.findings.iter().filter(|finding| !finding.is_available()) {
+        for finding in found
+            .findings
+            .iter()
+            .filter(|finding| !finding.is_available())
+        {
             assert!(finding.to_string().contains(finding.impact), "{finding}");
         }
         if nearpath_testkit::is_root() {

@@ -5,7 +5,10 @@
 //! moment only, since other threads of the process may change them. All calls need permission to
 //! trace the thread (`ptrace(2)`, "Ptrace access mode checking"): the same user, or
 //! `CAP_SYS_PTRACE`.
-#![expect(unsafe_code, reason = "process_vm_readv, pidfd_getfd and kcmp have no safe interface")]
+#![expect(
+    unsafe_code,
+    reason = "process_vm_readv, pidfd_getfd and kcmp have no safe interface"
+)]
 
 use std::fs;
 use std::io;
@@ -55,10 +58,18 @@ pub enum FdRelation {
 /// # Errors
 /// Fails when they are not mapped, or the thread may not be read.
 pub fn read_memory(thread: u32, address: u64, bytes: &mut [u8]) -> io::Result<()> {
-    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
+    let local = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: bytes.len(),
+    };
     // SAFETY: the kernel writes at most `bytes.len()` octets to `bytes`; the remote address is never dereferenced here.
-    let read = unsafe { libc::process_vm_readv(thread as i32, &raw const local, 1, &raw const remote, 1, 0) };
+    let read = unsafe {
+        libc::process_vm_readv(thread as i32, &raw const local, 1, &raw const remote, 1, 0)
+    };
     match usize::try_from(read) {
         Ok(read) if read == bytes.len() => Ok(()),
         Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -72,15 +83,25 @@ impl RemoteThread {
     /// # Errors
     /// Fails when it has ended, or with `EINVAL` for other threads on an older kernel.
     pub fn open(thread: u32) -> io::Result<Self> {
-        let pid = i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+        let pid = i32::try_from(thread)
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or(io::ErrorKind::InvalidInput)?;
         let handle = match pidfd_open(pid, PIDFD_THREAD) {
             // Kernels before 6.9 do not know PIDFD_THREAD.
             Err(rustix::io::Errno::INVAL) => pidfd_open(pid, PidfdFlags::empty()),
             other => other,
         };
-        let folder =
-            open(format!("/proc/{thread}"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { tid: thread, pidfd: handle?, proc_dir: folder })
+        let folder = open(
+            format!("/proc/{thread}"),
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(Self {
+            tid: thread,
+            pidfd: handle?,
+            proc_dir: folder,
+        })
     }
 
     /// Returns the thread id.
@@ -107,10 +128,18 @@ impl RemoteThread {
     /// # Errors
     /// Fails without such a descriptor, or without `/proc`.
     pub fn is_cloexec(&self, number: i32) -> io::Result<bool> {
-        let file = openat(&self.proc_dir, format!("fdinfo/{number}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let file = openat(
+            &self.proc_dir,
+            format!("fdinfo/{number}"),
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         let mut text = [0; 64]; // position and flags are the first lines
         let read = rustix::io::read(file, &mut text)?;
-        let flags = std::str::from_utf8(&text[..read]).ok().and_then(parse_flags).ok_or(io::ErrorKind::InvalidData)?;
+        let flags = std::str::from_utf8(&text[..read])
+            .ok()
+            .and_then(parse_flags)
+            .ok_or(io::ErrorKind::InvalidData)?;
         Ok(flags & libc::O_CLOEXEC as u32 != 0)
     }
 
@@ -134,7 +163,11 @@ impl RemoteThread {
         let names = fs::read_dir(format!("/proc/{}/fd", self.tid))?;
         names
             .map(|name| {
-                name?.file_name().to_str().and_then(|name| name.parse().ok()).ok_or(io::ErrorKind::InvalidData.into())
+                name?
+                    .file_name()
+                    .to_str()
+                    .and_then(|name| name.parse().ok())
+                    .ok_or(io::ErrorKind::InvalidData.into())
             })
             .collect()
     }
@@ -145,7 +178,11 @@ impl RemoteThread {
     /// # Errors
     /// Fails when the thread may not be traced, or the kernel cannot compare.
     pub fn fd_relation(&self, number: i32, other: i32, watched: bool) -> io::Result<FdRelation> {
-        let mut slot = EpollSlot { epoll: other as u32, target_fd: number as u32, skip: 0 };
+        let mut slot = EpollSlot {
+            epoll: other as u32,
+            target_fd: number as u32,
+            skip: 0,
+        };
         if watched {
             // SAFETY: the kernel reads one `struct kcmp_epoll_slot` from this process.
             match unsafe { self.kcmp(KCMP_EPOLL_TFD, number, (&raw mut slot) as libc::c_ulong) } {
@@ -172,7 +209,16 @@ impl RemoteThread {
     unsafe fn kcmp(&self, kind: libc::c_int, first: i32, second: libc::c_ulong) -> io::Result<i64> {
         let pid = self.tid as libc::pid_t;
         // SAFETY: as the caller promises.
-        match unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, kind, first as libc::c_ulong, second) } {
+        match unsafe {
+            libc::syscall(
+                libc::SYS_kcmp,
+                pid,
+                pid,
+                kind,
+                first as libc::c_ulong,
+                second,
+            )
+        } {
             -1 => Err(io::Error::last_os_error()),
             order => Ok(order),
         }
@@ -181,7 +227,9 @@ impl RemoteThread {
 
 /// Parses the line `flags:` of a file in `/proc/PID/fdinfo`, an octal number.
 fn parse_flags(fdinfo: &str) -> Option<u32> {
-    let number = fdinfo.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    let number = fdinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("flags:"))?;
     u32::from_str_radix(number.trim(), 8).ok()
 }
 
@@ -190,15 +238,26 @@ fn parse_flags(fdinfo: &str) -> Option<u32> {
 /// # Errors
 /// Names the missing feature.
 pub fn check_inspection_support() -> io::Result<()> {
-    let what = |what: &'static str| move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
-    let (file, thread) = (fs::File::open("/proc/self/status")?, rustix::thread::gettid().as_raw_nonzero().get() as u32);
+    let what = |what: &'static str| {
+        move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"))
+    };
+    let (file, thread) = (
+        fs::File::open("/proc/self/status")?,
+        rustix::thread::gettid().as_raw_nonzero().get() as u32,
+    );
     let mut octet = [0];
-    read_memory(thread, (&raw const thread) as u64, &mut octet).map_err(what("process_vm_readv"))?;
+    read_memory(thread, (&raw const thread) as u64, &mut octet)
+        .map_err(what("process_vm_readv"))?;
     let own = RemoteThread::open(thread).map_err(what("a pidfd of a thread (Linux 6.9)"))?;
-    own.duplicate_fd(file.as_raw_fd()).map_err(what("pidfd_getfd"))?;
-    own.open_fd_count().map_err(what("the size of /proc/PID/fd (Linux 6.2)"))?;
-    own.fd_relation(file.as_raw_fd(), own.pidfd.as_raw_fd(), true).map_err(what("kcmp"))?;
-    own.is_cloexec(file.as_raw_fd()).map_err(what("/proc/PID/fdinfo")).map(drop)
+    own.duplicate_fd(file.as_raw_fd())
+        .map_err(what("pidfd_getfd"))?;
+    own.open_fd_count()
+        .map_err(what("the size of /proc/PID/fd (Linux 6.2)"))?;
+    own.fd_relation(file.as_raw_fd(), own.pidfd.as_raw_fd(), true)
+        .map_err(what("kcmp"))?;
+    own.is_cloexec(file.as_raw_fd())
+        .map_err(what("/proc/PID/fdinfo"))
+        .map(drop)
 }
 
 #[cfg(test)]
@@ -227,15 +286,29 @@ mod tests {
 
     #[test]
     fn relations_between_descriptors_are_distinguished() {
-        let (one, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
-        let (twin, watcher) = (one.try_clone().unwrap(), epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
-        epoll::add(&watcher, &one, epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
+        let (one, other) = (
+            UdpSocket::bind("127.0.0.1:0").unwrap(),
+            UdpSocket::bind("127.0.0.1:0").unwrap(),
+        );
+        let (twin, watcher) = (
+            one.try_clone().unwrap(),
+            epoll::create(epoll::CreateFlags::CLOEXEC).unwrap(),
+        );
+        epoll::add(
+            &watcher,
+            &one,
+            epoll::EventData::new_u64(0),
+            epoll::EventFlags::IN,
+        )
+        .unwrap();
         let relation = |to: i32| own_thread().fd_relation(one.as_raw_fd(), to, true).unwrap();
         assert_eq!(relation(other.as_raw_fd()), FdRelation::Unrelated);
         assert_eq!(relation(twin.as_raw_fd()), FdRelation::Duplicate);
         assert_eq!(relation(watcher.as_raw_fd()), FdRelation::EpollOf);
         assert_eq!(relation(900_000), FdRelation::Closed);
-        let unwatched = own_thread().fd_relation(other.as_raw_fd(), watcher.as_raw_fd(), true).unwrap();
+        let unwatched = own_thread()
+            .fd_relation(other.as_raw_fd(), watcher.as_raw_fd(), true)
+            .unwrap();
         assert_eq!(unwatched, FdRelation::Unrelated);
     }
 
@@ -248,7 +321,12 @@ mod tests {
         rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty()).unwrap();
         assert!(!own_thread().is_cloexec(socket.as_raw_fd()).unwrap());
         assert!(own_thread().open_fd_count().unwrap() >= 4);
-        assert!(own_thread().list_fds().unwrap().contains(&socket.as_raw_fd()));
+        assert!(
+            own_thread()
+                .list_fds()
+                .unwrap()
+                .contains(&socket.as_raw_fd())
+        );
         assert!(own_thread().duplicate_fd(900_000).is_err());
     }
 }

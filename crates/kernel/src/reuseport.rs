@@ -13,11 +13,21 @@ use std::os::fd::{AsFd, AsRawFd};
 ///
 /// # Errors
 /// Fails when the kernel rejects the program, or the socket shares no port.
-pub fn attach_steering_program(socket: impl AsFd, program: &[(u16, u8, u8, u32)]) -> io::Result<()> {
-    let mut filter: Vec<_> = program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
+pub fn attach_steering_program(
+    socket: impl AsFd,
+    program: &[(u16, u8, u8, u32)],
+) -> io::Result<()> {
+    let mut filter: Vec<_> = program
+        .iter()
+        .map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k })
+        .collect();
     let len = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let whole = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
-    let size = libc::socklen_t::try_from(size_of_val(&whole)).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let whole = libc::sock_fprog {
+        len,
+        filter: filter.as_mut_ptr(),
+    };
+    let size =
+        libc::socklen_t::try_from(size_of_val(&whole)).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the descriptor is open while it is borrowed; the kernel copies the program, whose pointer and length belong to `filter`,
     // which outlives the call.
     let result = unsafe {
@@ -29,7 +39,11 @@ pub fn attach_steering_program(socket: impl AsFd, program: &[(u16, u8, u8, u32)]
             size,
         )
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 #[cfg(test)]
@@ -44,7 +58,12 @@ mod tests {
         let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
         set_socket_reuseport(&socket, true).unwrap();
         bind(&socket, &addr).unwrap();
-        set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(Duration::from_secs(10))).unwrap();
+        set_socket_timeout(
+            &socket,
+            sockopt::Timeout::Recv,
+            Some(Duration::from_secs(10)),
+        )
+        .unwrap();
         socket.into()
     }
 

@@ -5,7 +5,10 @@
 //! header describes outstanding work: a partial checksum, and the cutting into segments. A packet
 //! may be written to another device with its header, so the work is skipped while the packet stays
 //! on this machine.
-#![expect(unsafe_code, reason = "the requests of the TUN driver are ioctls, which no safe library here wraps")]
+#![expect(
+    unsafe_code,
+    reason = "the requests of the TUN driver are ioctls, which no safe library here wraps"
+)]
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,7 +26,10 @@ const TUNSETIFF: rustix::ioctl::Opcode = opcode::write::<i32>(b'T', 202); // lin
 const TUNSETOFFLOAD: rustix::ioctl::Opcode = opcode::write::<u32>(b'T', 208); // linux/if_tun.h
 /// Device type: IP packets (`IFF_TUN`), without a protocol prefix (`IFF_NO_PI`), with the header
 /// (`IFF_VNET_HDR`).
-#[expect(clippy::cast_possible_truncation, reason = "the three flags are in the low 16 bits, as the field is")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the three flags are in the low 16 bits, as the field is"
+)]
 const DEVICE_FLAGS: i16 = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
 
 /// Work that the kernel may leave to the reader. Linux completes it where packets leave the
@@ -57,11 +63,24 @@ impl TunDevice {
     /// longer than 15 octets.
     pub fn create(name: &str, offload: TunOffload) -> io::Result<Self> {
         let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun")?;
-        let mut request = InterfaceRequest { name: terminated_name(name)?, flags: DEVICE_FLAGS, rest: [0; 22] };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(flags)
+            .open("/dev/net/tun")?;
+        let mut request = InterfaceRequest {
+            name: terminated_name(name)?,
+            flags: DEVICE_FLAGS,
+            rest: [0; 22],
+        };
         // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, 40 octets on every 64-bit Linux, which `InterfaceRequest` is; all bit
         // patterns of its fields are valid.
-        unsafe { ioctl(&file, Updater::<TUNSETIFF, InterfaceRequest>::new(&mut request)) }?;
+        unsafe {
+            ioctl(
+                &file,
+                Updater::<TUNSETIFF, InterfaceRequest>::new(&mut request),
+            )
+        }?;
         let tun = Self(file);
         tun.set_offload(offload)?;
         Ok(tun)
@@ -72,18 +91,27 @@ impl TunDevice {
     /// # Errors
     /// Fails before Linux 6.2, which cannot keep UDP segments together.
     pub fn set_offload(&self, offload: TunOffload) -> io::Result<()> {
-        let segments = libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN | libc::TUN_F_USO4 | libc::TUN_F_USO6;
+        let segments = libc::TUN_F_TSO4
+            | libc::TUN_F_TSO6
+            | libc::TUN_F_TSO_ECN
+            | libc::TUN_F_USO4
+            | libc::TUN_F_USO6;
         let flags = match offload {
             TunOffload::Checksums => libc::TUN_F_CSUM,
             TunOffload::Segments => libc::TUN_F_CSUM | segments,
         };
         // SAFETY: the argument of TUNSETOFFLOAD is a number; the kernel reads and writes no memory.
-        unsafe { ioctl(&self.0, IntegerSetter::<TUNSETOFFLOAD>::new_usize(flags as usize)) }?;
+        unsafe {
+            ioctl(
+                &self.0,
+                IntegerSetter::<TUNSETOFFLOAD>::new_usize(flags as usize),
+            )
+        }?;
         Ok(())
     }
 
     /// Reads the next packet, header first, into `buffer` of [`MAX_PACKET_LEN`] octets. Returns
-    /// `None` if there is none.
+    /// `NoConnection` if there is none.
     ///
     /// # Errors
     /// Fails when the device is removed.
@@ -131,7 +159,11 @@ mod tests {
     #[test]
     fn the_request_matches_the_kernel_abi() {
         assert_eq!(size_of::<InterfaceRequest>(), size_of::<libc::ifreq>());
-        assert_eq!((TUNSETIFF, TUNSETOFFLOAD), (0x4004_54ca, 0x4004_54d0), "linux/if_tun.h");
+        assert_eq!(
+            (TUNSETIFF, TUNSETOFFLOAD),
+            (0x4004_54ca, 0x4004_54d0),
+            "linux/if_tun.h"
+        );
     }
 
     #[test]

@@ -30,13 +30,20 @@ pub struct NumberRing {
 impl NumberRing {
     /// Creates a range of `count` numbers from `first` on.
     pub fn new(first: u32, count: u32) -> Self {
-        Self { first, count, next: 0, taken: BTreeSet::new() }
+        Self {
+            first,
+            count,
+            next: 0,
+            taken: BTreeSet::new(),
+        }
     }
 
-    /// Returns the next free number; `None` when all are in use.
+    /// Returns the next free number; `NoConnection` when all are in use.
     pub fn allocate(&mut self) -> Option<u32> {
         let order = (0..self.count).map(|step| (self.next + step) % self.count);
-        let free = order.into_iter().find(|offset| !self.taken.contains(offset))?;
+        let free = order
+            .into_iter()
+            .find(|offset| !self.taken.contains(offset))?;
         self.taken.insert(free);
         self.next = (free + 1) % self.count;
         Some(self.first + free)
@@ -60,11 +67,13 @@ impl EipAllocator {
         // Skips the network address, the first address and the broadcast address.
         let mut numbers = NumberRing::new(network + 2, 0xFFFF - 2);
         // The gateway has this address from the start.
-        numbers.taken.insert(u32::from(gateway).wrapping_sub(numbers.first));
+        numbers
+            .taken
+            .insert(u32::from(gateway).wrapping_sub(numbers.first));
         Self(numbers)
     }
 
-    /// Returns the next free address; `None` when all are in use.
+    /// Returns the next free address; `NoConnection` when all are in use.
     pub fn allocate(&mut self) -> Option<Eip> {
         self.0.allocate().map(|number| Eip(number.into()))
     }
@@ -100,7 +109,11 @@ impl InstanceIdAllocator {
             Err(error) => return Err(error),
         };
         // Unused ids of the previous run's block are skipped.
-        let mut ids = Self { file, next, reserved: next };
+        let mut ids = Self {
+            file,
+            next,
+            reserved: next,
+        };
         ids.reserve_block()?;
         Ok(ids)
     }
@@ -134,7 +147,10 @@ impl InstanceIdAllocator {
 
 /// Parses the reservation file. Numbers so large that ids would wrap are invalid.
 pub fn parse_reserved(text: &str) -> Option<u64> {
-    text.trim().parse().ok().filter(|next| (1..=u64::MAX / 2).contains(next))
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|next| (1..=u64::MAX / 2).contains(next))
 }
 
 /// Returns a loopback port without a listener.
@@ -145,7 +161,9 @@ pub fn parse_reserved(text: &str) -> Option<u64> {
 /// # Errors
 /// Fails when no port is free.
 pub fn free_port() -> io::Result<u16> {
-    Ok(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    Ok(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+        .local_addr()?
+        .port())
 }
 
 #[cfg(test)]
@@ -158,7 +176,10 @@ mod tests {
         let mut eips = EipAllocator::around_gateway(Ipv4Addr::new(10, 62, 0, 5));
         let all: Vec<_> = std::iter::from_fn(|| eips.allocate()).collect();
         assert_eq!(all.len(), 65_536 - 4);
-        assert_eq!((all[0].0, all[3].0), (Ipv4Addr::new(10, 62, 0, 2), Ipv4Addr::new(10, 62, 0, 6)));
+        assert_eq!(
+            (all[0].0, all[3].0),
+            (Ipv4Addr::new(10, 62, 0, 2), Ipv4Addr::new(10, 62, 0, 6))
+        );
         assert_eq!(all.last().unwrap().0, Ipv4Addr::new(10, 62, 255, 254));
     }
 
@@ -177,7 +198,10 @@ mod tests {
         }
         for damaged in ["many", "", "0", "-1", "18446744073709551615"] {
             fs::write(&file, damaged).unwrap();
-            assert!(InstanceIdAllocator::open(file.clone()).is_err(), "{damaged:?} is rejected");
+            assert!(
+                InstanceIdAllocator::open(file.clone()).is_err(),
+                "{damaged:?} is rejected"
+            );
         }
     }
 

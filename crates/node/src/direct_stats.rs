@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearpath_domain::node_side::CallCounts;
-use nearpath_types::chain::{Bucket, EdgeStatus};
-use nearpath_types::frames::{BUCKETS, Tally};
+use nearpath_types::chain_status::{EdgeStatus, LatencyBucket};
+use nearpath_types::frames::{CallTally, LATENCY_BUCKETS};
 use nearpath_types::{FunctionId, InstanceAddr, InstanceId};
 
 /// Caller and callee.
@@ -26,7 +26,7 @@ struct DirectEdge {
     ended: u64,
     failed: u64,
     micros: u64,
-    latency: [u64; BUCKETS],
+    latency: [u64; LATENCY_BUCKETS],
     open_calls: BTreeMap<InstanceId, u32>,
 }
 
@@ -41,24 +41,35 @@ pub(crate) struct CallReporter {
 impl DirectStats {
     /// Returns a reporter for an instance.
     pub(crate) fn reporter(&self, caller: FunctionId, instance: InstanceId) -> CallReporter {
-        CallReporter { stats: self.clone(), caller, instance }
+        CallReporter {
+            stats: self.clone(),
+            caller,
+            instance,
+        }
     }
 
     /// Returns the counters of every edge.
     pub(crate) fn edge_status(&self) -> Vec<EdgeStatus> {
-        self.lock_edges().iter().map(|((caller, callee), edge)| edge.edge_status(caller, callee)).collect()
+        self.lock_edges()
+            .iter()
+            .map(|((caller, callee), edge)| edge.edge_status(caller, callee))
+            .collect()
     }
 
     /// Returns the direct calls of a function.
     pub(crate) fn call_totals(&self, callee: &FunctionId) -> CallCounts {
         let all = self.lock_edges();
-        let edges_to_callee = all.iter().filter(|((_, to), _)| to == callee).map(|(_, edge)| edge.call_totals());
+        let edges_to_callee = all
+            .iter()
+            .filter(|((_, to), _)| to == callee)
+            .map(|(_, edge)| edge.call_totals());
         edges_to_callee.fold(CallCounts::default(), CallCounts::saturating_add)
     }
 
     /// Forgets edges of removed functions.
     pub(crate) fn retain_functions(&self, known: impl Fn(&FunctionId) -> bool) {
-        self.lock_edges().retain(|(caller, callee), _| known(caller) && known(callee));
+        self.lock_edges()
+            .retain(|(caller, callee), _| known(caller) && known(callee));
     }
 
     /// Returns the instances that each instance can call directly.
@@ -67,7 +78,9 @@ impl DirectStats {
     }
 
     fn lock_reachable(&self) -> MutexGuard<'_, BTreeMap<InstanceId, BTreeSet<InstanceAddr>>> {
-        self.direct_paths.lock().unwrap_or_else(PoisonError::into_inner)
+        self.direct_paths
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_edges(&self) -> MutexGuard<'_, BTreeMap<EdgeKey, DirectEdge>> {
@@ -77,9 +90,11 @@ impl DirectStats {
 
 impl CallReporter {
     /// Adds a report. `chain` is the caller's.
-    pub(crate) fn report(&self, chain: Option<&String>, tally: &Tally) {
+    pub(crate) fn report(&self, chain: Option<&String>, tally: &CallTally) {
         let mut all = self.stats.lock_edges();
-        let edge = all.entry((self.caller.clone(), tally.callee.clone())).or_default();
+        let edge = all
+            .entry((self.caller.clone(), tally.callee.clone()))
+            .or_default();
         edge.chain = chain.cloned();
         edge.add_tally(tally);
         match tally.open {
@@ -102,30 +117,46 @@ impl Drop for CallReporter {
         for edge in self.stats.lock_edges().values_mut() {
             // Its result is unknown, which callers must see as failed.
             let lost = edge.open_calls.remove(&self.instance).unwrap_or_default();
-            (edge.ended, edge.failed) = (saturating_sum(edge.ended, lost), saturating_sum(edge.failed, lost));
+            (edge.ended, edge.failed) = (
+                saturating_sum(edge.ended, lost),
+                saturating_sum(edge.failed, lost),
+            );
         }
     }
 }
 
 impl DirectEdge {
-    fn add_tally(&mut self, tally: &Tally) {
+    fn add_tally(&mut self, tally: &CallTally) {
         // A watchdog may report more failures than calls.
-        (self.ended, self.failed) =
-            (saturating_sum(self.ended, tally.ended), saturating_sum(self.failed, tally.failed.min(tally.ended)));
+        (self.ended, self.failed) = (
+            saturating_sum(self.ended, tally.ended),
+            saturating_sum(self.failed, tally.failed.min(tally.ended)),
+        );
         self.micros = self.micros.saturating_add(tally.micros);
-        self.latency.iter_mut().zip(tally.latency).for_each(|(sum, more)| *sum = saturating_sum(*sum, more));
+        self.latency
+            .iter_mut()
+            .zip(tally.latency)
+            .for_each(|(sum, more)| *sum = saturating_sum(*sum, more));
     }
 
     fn open_calls(&self) -> u64 {
-        self.open_calls.values().fold(0, |sum, open| saturating_sum(sum, *open))
+        self.open_calls
+            .values()
+            .fold(0, |sum, open| saturating_sum(sum, *open))
     }
 
     fn call_totals(&self) -> CallCounts {
-        CallCounts { ended: self.ended, failed: self.failed, open: self.open_calls() }
+        CallCounts {
+            ended: self.ended,
+            failed: self.failed,
+            open: self.open_calls(),
+        }
     }
 
     fn edge_status(&self, caller: &FunctionId, callee: &FunctionId) -> EdgeStatus {
-        let bound = |bucket: usize| (bucket + 1 < BUCKETS).then(|| 4f64.powi(bucket as i32 + 1) / 1e6);
+        let bound = |bucket: usize| {
+            (bucket + 1 < LATENCY_BUCKETS).then(|| 4f64.powi(bucket as i32 + 1) / 1e6)
+        };
         EdgeStatus {
             chain: self.chain.clone().unwrap_or_default(),
             namespace: caller.namespace.to_string(),
@@ -135,7 +166,15 @@ impl DirectEdge {
             failed: self.failed,
             in_flight: self.open_calls(),
             seconds: self.micros as f64 / 1e6,
-            latency: self.latency.iter().enumerate().map(|(k, &count)| Bucket { below: bound(k), count }).collect(),
+            latency: self
+                .latency
+                .iter()
+                .enumerate()
+                .map(|(k, &count)| LatencyBucket {
+                    below: bound(k),
+                    count,
+                })
+                .collect(),
             ..EdgeStatus::default()
         }
     }
@@ -150,21 +189,34 @@ fn saturating_sum(sum: u64, more: u32) -> u64 {
 mod tests {
     use super::*;
 
-    fn tally_of(open: u32, ended: u32, failed: u32) -> Tally {
-        Tally { open, ended, failed, ..Tally::of("b".parse().unwrap()) }
+    fn tally_of(open: u32, ended: u32, failed: u32) -> CallTally {
+        CallTally {
+            open,
+            ended,
+            failed,
+            ..CallTally::for_callee("b".parse().unwrap())
+        }
     }
 
     fn totals(direct: &DirectStats) -> (u64, u64, u64) {
-        let CallCounts { ended, failed, open } = direct.call_totals(&"b".parse().unwrap());
+        let CallCounts {
+            ended,
+            failed,
+            open,
+        } = direct.call_totals(&"b".parse().unwrap());
         let edges = direct.edge_status();
-        assert_eq!((edges[0].requests, edges[0].failed, edges[0].in_flight), (ended, failed, open));
+        assert_eq!(
+            (edges[0].requests, edges[0].failed, edges[0].in_flight),
+            (ended, failed, open)
+        );
         (ended, failed, open)
     }
 
     #[test]
     fn reports_add_up_and_open_calls_fail_with_their_reporter() {
         let direct = DirectStats::default();
-        let [one, two] = [1, 2].map(|number| direct.reporter("a".parse().unwrap(), InstanceId(number)));
+        let [one, two] =
+            [1, 2].map(|number| direct.reporter("a".parse().unwrap(), InstanceId(number)));
         one.report(None, &tally_of(2, 5, 1));
         two.report(None, &tally_of(1, 0, 0));
         assert_eq!(totals(&direct), (5, 1, 3));

@@ -7,14 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearpath_domain::clock;
-use nearpath_domain::node_side::{CallCounts, DomainMembership, EdgeCounters, LATENCY_BUCKETS, PoolUsage, SharedStats};
-use nearpath_types::chain::{Bucket, EdgeStatus, GATEWAY, HolderStatus, MemoryStatus};
+use nearpath_domain::node_side::{
+    CallCounts, DomainMembership, EdgeCounters, LATENCY_BUCKETS, PoolUsage, SharedStats,
+};
+use nearpath_types::chain_status::{
+    EdgeStatus, GATEWAY_NAME, HolderStatus, LatencyBucket, MemoryStatus,
+};
 use nearpath_types::{FunctionId, InstanceAddr, InstanceId};
 
 use crate::direct_stats::DirectStats;
 use crate::totals;
 
-/// By domain ([`nearpath_types::Policy::domain`]). Clones are the same books.
+/// By domain ([`nearpath_types::FunctionPolicy::domain`]). Clones are the same books.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DomainStats {
     by_domain: Arc<Mutex<BTreeMap<String, SharedStats>>>,
@@ -25,7 +29,10 @@ pub(crate) struct DomainStats {
 impl DomainStats {
     /// The ledger of a domain.
     pub(crate) fn stats_of(&self, domain: &str) -> SharedStats {
-        self.lock_domains().entry(domain.to_owned()).or_default().clone()
+        self.lock_domains()
+            .entry(domain.to_owned())
+            .or_default()
+            .clone()
     }
 
     /// What every edge of every chain counted. A chain that was or is in several domains (it was deployed again with another
@@ -33,11 +40,18 @@ impl DomainStats {
     pub(crate) fn edge_status(&self) -> Vec<EdgeStatus> {
         let now = clock::monotonic_now();
         let mut all = self.lock_domains();
-        let counted = all
-            .iter()
-            .flat_map(|(domain, ledger)| ledger.edge_counters(now).into_iter().map(move |line| (domain, line)));
+        let counted = all.iter().flat_map(|(domain, ledger)| {
+            ledger
+                .edge_counters(now)
+                .into_iter()
+                .map(move |line| (domain, line))
+        });
         let direct = self.direct_stats.edge_status().into_iter();
-        let edges = totals::sum_edges(counted.filter_map(|(domain, line)| edge_entry(domain, line)).chain(direct));
+        let edges = totals::sum_edges(
+            counted
+                .filter_map(|(domain, line)| edge_entry(domain, line))
+                .chain(direct),
+        );
         all.retain(|_, ledger| !ledger.is_idle());
         edges
     }
@@ -46,7 +60,9 @@ impl DomainStats {
     pub(crate) fn call_totals(&self, callee: &FunctionId) -> CallCounts {
         self.lock_domains()
             .values()
-            .fold(self.direct_stats.call_totals(callee), |all, ledger| all.saturating_add(ledger.call_counts(callee)))
+            .fold(self.direct_stats.call_totals(callee), |all, ledger| {
+                all.saturating_add(ledger.call_counts(callee))
+            })
     }
 
     /// Which instances can call which directly.
@@ -62,23 +78,32 @@ impl DomainStats {
     /// Forgets how often functions were called that there are no more.
     pub(crate) fn retain_functions(&self, known: impl Fn(&FunctionId) -> bool) {
         self.direct_stats.retain_functions(&known);
-        self.lock_domains().values().for_each(|ledger| ledger.retain_functions(&known));
+        self.lock_domains()
+            .values()
+            .for_each(|ledger| ledger.retain_functions(&known));
     }
 
     /// The memory of every chain; of one in several domains, together.
     pub(crate) fn memory_status(&self) -> Vec<MemoryStatus> {
         let all = self.lock_domains();
-        let held = all.iter().filter_map(|(domain, ledger)| Some(memory_entry(domain, ledger.pool_usage()?)));
+        let held = all
+            .iter()
+            .filter_map(|(domain, ledger)| Some(memory_entry(domain, ledger.pool_usage()?)));
         totals::sum_memory(held)
     }
 
     /// Who is in each domain.
     pub(crate) fn memberships(&self) -> BTreeMap<String, DomainMembership> {
-        self.lock_domains().iter().map(|(domain, ledger)| (domain.clone(), ledger.membership())).collect()
+        self.lock_domains()
+            .iter()
+            .map(|(domain, ledger)| (domain.clone(), ledger.membership()))
+            .collect()
     }
 
     fn lock_domains(&self) -> MutexGuard<'_, BTreeMap<String, SharedStats>> {
-        self.by_domain.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_domain
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,12 +115,17 @@ fn split_domain(domain: &str) -> (String, String) {
 }
 
 fn function_name(function: Option<&FunctionId>) -> String {
-    function.map_or_else(|| GATEWAY.to_owned(), ToString::to_string)
+    function.map_or_else(|| GATEWAY_NAME.to_owned(), ToString::to_string)
 }
 
 /// The caller says how many calls there were and how long they took: its time holds the way as well.
 fn edge_entry(domain: &str, counted: EdgeCounters) -> Option<EdgeStatus> {
-    let EdgeCounters { caller, callee, by_caller: made, by_callee: taken } = counted;
+    let EdgeCounters {
+        caller,
+        callee,
+        by_caller: made,
+        by_callee: taken,
+    } = counted;
     let (chain, namespace) = split_domain(domain);
     Some(EdgeStatus {
         chain,
@@ -110,7 +140,15 @@ fn edge_entry(domain: &str, counted: EdgeCounters) -> Option<EdgeStatus> {
         answer_messages: taken.messages,
         answer_bytes: taken.bytes,
         seconds: made.total_micros as f64 / 1e6,
-        latency: made.latency.iter().enumerate().map(|(k, &count)| Bucket { below: bucket_bound(k), count }).collect(),
+        latency: made
+            .latency
+            .iter()
+            .enumerate()
+            .map(|(k, &count)| LatencyBucket {
+                below: bucket_bound(k),
+                count,
+            })
+            .collect(),
     })
 }
 
@@ -121,7 +159,10 @@ fn bucket_bound(bucket: usize) -> Option<f64> {
 
 fn memory_entry(domain: &str, held: PoolUsage) -> MemoryStatus {
     let (chain, namespace) = split_domain(domain);
-    let holder = |(function, held): (&Option<FunctionId>, &nearpath_domain::node_side::FunctionUsage)| HolderStatus {
+    let holder = |(function, held): (
+        &Option<FunctionId>,
+        &nearpath_domain::node_side::FunctionUsage,
+    )| HolderStatus {
         function: function_name(function.as_ref()),
         parties: held.endpoints,
         slots: held.slots,
@@ -142,8 +183,8 @@ fn memory_entry(domain: &str, held: PoolUsage) -> MemoryStatus {
 
 #[cfg(test)]
 mod tests {
-    use nearpath_types::Policy;
-    use nearpath_types::policy::{Delivery, Isolation};
+    use nearpath_types::FunctionPolicy;
+    use nearpath_types::policy::{ChainDelivery, ChainIsolation};
 
     use super::*;
 
@@ -151,11 +192,24 @@ mod tests {
     fn every_domain_name_maps_to_its_chain() {
         let function: FunctionId = "cart".parse().unwrap();
         let chain = Some("shop".to_owned());
-        for delivery in [Delivery::Ring, Delivery::Sockmap, Delivery::Poll] {
-            for isolation in [Isolation::Shared, Isolation::Strict] {
-                let policy = Policy { chain: chain.clone(), delivery, isolation, ..Policy::default() };
+        for delivery in [
+            ChainDelivery::Ring,
+            ChainDelivery::Sockmap,
+            ChainDelivery::Poll,
+        ] {
+            for isolation in [ChainIsolation::Shared, ChainIsolation::Strict] {
+                let policy = FunctionPolicy {
+                    chain: chain.clone(),
+                    delivery,
+                    isolation,
+                    ..FunctionPolicy::default()
+                };
                 let domain = policy.domain(&function).unwrap();
-                assert_eq!(split_domain(&domain), ("shop".into(), "openfaas-fn".into()), "{domain}");
+                assert_eq!(
+                    split_domain(&domain),
+                    ("shop".into(), "openfaas-fn".into()),
+                    "{domain}"
+                );
             }
         }
     }

@@ -12,9 +12,11 @@ use std::path::{Path, PathBuf};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use nearpath_domain::node_side::{self, DomainHandle, DomainSettings, EndpointSocket, InstanceFault};
-use nearpath_types::policy::{Delivery, Isolation, Pages};
-use nearpath_types::{FunctionId, InstanceId, Policy};
+use nearpath_domain::node_side::{
+    self, DomainHandle, DomainSettings, EndpointSocket, InstanceFault,
+};
+use nearpath_types::policy::{ChainDelivery, ChainIsolation, ChainPages};
+use nearpath_types::{FunctionId, FunctionPolicy, InstanceId};
 use tokio::sync::mpsc;
 
 use crate::domain_stats::DomainStats;
@@ -27,7 +29,7 @@ pub(crate) struct DomainRegistry {
     folder: PathBuf,
     entries: BTreeMap<String, DomainEntry>,
     /// Page sizes that the functions of each domain accept.
-    wanted_pages: BTreeMap<String, Pages>,
+    wanted_pages: BTreeMap<String, ChainPages>,
     /// Domains with functions.
     declared: BTreeSet<String>,
     /// Domain of each instance.
@@ -44,20 +46,23 @@ pub(crate) struct DomainRegistry {
 /// A domain and its memory settings.
 struct DomainEntry {
     hub: DomainHandle,
-    asked_pages: Pages,
+    asked_pages: ChainPages,
     has_huge_pages: bool,
 }
 
 /// Settings that all functions of a domain share.
 #[derive(Default, Clone, Copy)]
 struct DomainModes {
-    delivery: Delivery,
-    isolation: Isolation,
+    delivery: ChainDelivery,
+    isolation: ChainIsolation,
 }
 
 impl DomainModes {
-    fn of(policy: &Policy) -> Self {
-        Self { delivery: policy.delivery, isolation: policy.isolation }
+    fn of(policy: &FunctionPolicy) -> Self {
+        Self {
+            delivery: policy.delivery,
+            isolation: policy.isolation,
+        }
     }
 }
 
@@ -79,7 +84,10 @@ impl DomainRegistry {
     }
 
     /// Applies the deployed functions and their edges. Domains without functions end.
-    pub(crate) fn apply_functions<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
+    pub(crate) fn apply_functions<'a>(
+        &mut self,
+        functions: impl Iterator<Item = (&'a FunctionId, &'a FunctionPolicy)>,
+    ) {
         let (mut function_ids, mut in_chains) = (BTreeSet::new(), Vec::new());
         for (id, policy) in functions {
             function_ids.insert(id);
@@ -87,11 +95,19 @@ impl DomainRegistry {
         }
         self.stats.retain_functions(|id| function_ids.contains(id));
         self.inconsistent = inconsistent_chains(in_chains.iter().copied(), &self.inconsistent);
-        let modes: HashMap<_, _> =
-            in_chains.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, DomainModes::of(policy)))).collect();
-        let paged: Vec<_> =
-            in_chains.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.pages))).collect();
-        self.wanted_pages = pages::pages_by_domain(paged.iter().map(|(domain, pages)| (domain.as_str(), *pages)));
+        let modes: HashMap<_, _> = in_chains
+            .iter()
+            .filter_map(|(id, policy)| Some((policy.domain(id)?, DomainModes::of(policy))))
+            .collect();
+        let paged: Vec<_> = in_chains
+            .iter()
+            .filter_map(|(id, policy)| Some((policy.domain(id)?, policy.pages)))
+            .collect();
+        self.wanted_pages = pages::pages_by_domain(
+            paged
+                .iter()
+                .map(|(domain, pages)| (domain.as_str(), *pages)),
+        );
         let edges = edges::edges_by_domain(in_chains.into_iter());
         self.declared = edges.keys().cloned().collect();
         self.end_unused();
@@ -115,25 +131,46 @@ impl DomainRegistry {
         let wanted = self.wanted_pages.get(domain).copied().unwrap_or_default();
         if !self.entries.contains_key(domain) {
             let delivery = match modes.delivery {
-                Delivery::Ring => node_side::DescriptorDelivery::Ring,
-                Delivery::Poll => node_side::DescriptorDelivery::Poll,
-                Delivery::Sockmap => node_side::DescriptorDelivery::Sockmap(self.routers.open_router()?),
+                ChainDelivery::Ring => node_side::DescriptorDelivery::Ring,
+                ChainDelivery::Poll => node_side::DescriptorDelivery::Poll,
+                ChainDelivery::Sockmap => {
+                    node_side::DescriptorDelivery::Sockmap(self.routers.open_router()?)
+                }
             };
             let settings = match modes.isolation {
-                Isolation::Shared => DomainSettings::named(domain),
-                Isolation::Strict => DomainSettings::named(domain).into_strict(),
+                ChainIsolation::Shared => DomainSettings::named(domain),
+                ChainIsolation::Strict => DomainSettings::named(domain).into_strict(),
             };
-            let (ledger, settings) = (self.stats.stats_of(domain), DomainSettings { delivery, ..settings });
-            let (hub, faults) = DomainHandle::start_with(pages::with_pages(settings, wanted), &ledger)?;
+            let (ledger, settings) = (
+                self.stats.stats_of(domain),
+                DomainSettings {
+                    delivery,
+                    ..settings
+                },
+            );
+            let (hub, faults) =
+                DomainHandle::start_with(pages::with_pages(settings, wanted), &ledger)?;
             let huge = pages::has_huge_pages(domain, wanted, &ledger);
             // The hub does not wait for a reader of its faults.
             tokio::spawn(log_faults(domain.to_owned(), faults));
             // A closed channel shows a thread that has ended.
-            self.gateway_threads
-                .retain(|gateway| hub.gateway_socket().is_ok_and(|socket| gateway.send(socket).is_ok()));
-            self.entries.insert(domain.to_owned(), DomainEntry { hub, asked_pages: wanted, has_huge_pages: huge });
+            self.gateway_threads.retain(|gateway| {
+                hub.gateway_socket()
+                    .is_ok_and(|socket| gateway.send(socket).is_ok())
+            });
+            self.entries.insert(
+                domain.to_owned(),
+                DomainEntry {
+                    hub,
+                    asked_pages: wanted,
+                    has_huge_pages: huge,
+                },
+            );
         }
-        let entry = self.entries.get_mut(domain).ok_or(io::ErrorKind::NotFound)?;
+        let entry = self
+            .entries
+            .get_mut(domain)
+            .ok_or(io::ErrorKind::NotFound)?;
         if entry.asked_pages != wanted {
             entry.asked_pages = wanted; // log it only once
             tracing::warn!(domain, pages = ?wanted, "page size of the chain's memory changes only after all its functions were removed");
@@ -141,7 +178,7 @@ impl DomainRegistry {
         Ok(entry)
     }
 
-    /// Opens the socket for an instance that is about to start; `None` for a function without a
+    /// Opens the socket for an instance that is about to start; `NoConnection` for a function without a
     /// chain.
     ///
     /// # Errors
@@ -150,17 +187,23 @@ impl DomainRegistry {
         &mut self,
         instance: InstanceId,
         function: &FunctionId,
-        policy: &Policy,
+        policy: &FunctionPolicy,
     ) -> io::Result<Option<PathBuf>> {
-        let Some(domain) = policy.domain(function) else { return Ok(None) };
-        if self.entry(&domain, DomainModes::of(policy))?.has_huge_pages && policy.pages == Pages::Small {
+        let Some(domain) = policy.domain(function) else {
+            return Ok(None);
+        };
+        if self.entry(&domain, DomainModes::of(policy))?.has_huge_pages
+            && policy.pages == ChainPages::Small
+        {
             let why = "the chain's memory has huge pages, but this function requires small ones (nearpath.io/pages)";
             tracing::warn!(%function, domain, "function is called over HTTP: {why}");
             return Ok(None);
         }
         let path = self.folder.join(instance.to_string());
         let listener = bind_listener(&self.folder, &path)?;
-        self.entry(&domain, DomainModes::of(policy))?.hub.admit_instance(instance, function.clone(), listener);
+        self.entry(&domain, DomainModes::of(policy))?
+            .hub
+            .admit_instance(instance, function.clone(), listener);
         self.members.insert(instance, domain);
         Ok(Some(path))
     }
@@ -168,8 +211,11 @@ impl DomainRegistry {
     /// Stops new calls to an instance through memory. The future ends when its open calls have
     /// ended.
     pub(crate) fn withdraw_instance(&self, instance: InstanceId) -> BoxFuture<'static, ()> {
-        let hub =
-            self.members.get(&instance).and_then(|domain| self.entries.get(domain)).map(|entry| entry.hub.clone());
+        let hub = self
+            .members
+            .get(&instance)
+            .and_then(|domain| self.entries.get(domain))
+            .map(|entry| entry.hub.clone());
         async move {
             if let Some(hub) = hub {
                 hub.withdraw_instance(instance).await;
@@ -180,7 +226,9 @@ impl DomainRegistry {
 
     /// Removes an instance that is gone.
     pub(crate) fn remove_instance(&mut self, instance: InstanceId) {
-        let Some(domain) = self.members.remove(&instance) else { return };
+        let Some(domain) = self.members.remove(&instance) else {
+            return;
+        };
         let _ = fs::remove_file(self.folder.join(instance.to_string())); // the next start empties the folder
         if let Some(DomainEntry { hub, .. }) = self.entries.get(&domain) {
             hub.remove_instance(instance);
@@ -202,19 +250,29 @@ impl DomainRegistry {
 /// A stack is deployed function by function, so this state is normal until the last one has
 /// arrived.
 fn inconsistent_chains<'a>(
-    functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>,
+    functions: impl Iterator<Item = (&'a FunctionId, &'a FunctionPolicy)>,
     known: &BTreeSet<String>,
 ) -> BTreeSet<String> {
     let mut chains: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
     for (id, policy) in functions {
-        let chain = format!("{}.{}", policy.chain.as_deref().unwrap_or_default(), id.namespace);
+        let chain = format!(
+            "{}.{}",
+            policy.chain.as_deref().unwrap_or_default(),
+            id.namespace
+        );
         let modes = chains.entry(chain).or_default();
-        modes.entry(format!("{}, {}", policy.delivery, policy.isolation)).or_default().push(id.name.to_string());
+        modes
+            .entry(format!("{}, {}", policy.delivery, policy.isolation))
+            .or_default()
+            .push(id.name.to_string());
     }
     chains.retain(|_, modes| modes.len() > 1);
     for (chain, modes) in chains.iter().filter(|(chain, _)| !known.contains(*chain)) {
-        let disagreement =
-            modes.iter().map(|(way, names)| format!("{way}: {}", names.join(", "))).collect::<Vec<_>>().join("; ");
+        let disagreement = modes
+            .iter()
+            .map(|(way, names)| format!("{way}: {}", names.join(", ")))
+            .collect::<Vec<_>>()
+            .join("; ");
         tracing::warn!(
             chain,
             "functions disagree on nearpath.io/delivery or nearpath.io/isolation ({disagreement}): calls between them go over HTTP"
@@ -234,7 +292,11 @@ fn bind_listener(folder: &Path, path: &Path) -> io::Result<EndpointSocket> {
 
 /// Logs endpoints that broke the protocol. They were disconnected; their calls go over HTTP.
 async fn log_faults(domain: String, mut faults: mpsc::UnboundedReceiver<InstanceFault>) {
-    while let Some(InstanceFault { instance, reason: fault }) = faults.recv().await {
+    while let Some(InstanceFault {
+        instance,
+        reason: fault,
+    }) = faults.recv().await
+    {
         tracing::warn!(
             domain,
             instance = instance.map(tracing::field::display),
@@ -245,39 +307,65 @@ async fn log_faults(domain: String, mut faults: mpsc::UnboundedReceiver<Instance
 
 #[cfg(test)]
 mod tests {
-    use nearpath_daemon::metrics::Registry;
+    use nearpath_daemon::metrics::MetricsRegistry;
 
     use super::*;
 
     #[tokio::test]
     async fn an_unused_domain_ends_with_its_last_instance() {
         let (folder, stats) = (tempfile::tempdir().unwrap(), DomainStats::default());
-        let routers = SockmapRouters::new(&Registry::default());
+        let routers = SockmapRouters::new(&MetricsRegistry::default());
         let mut domains = DomainRegistry::new(folder.path().to_owned(), stats.clone(), routers);
         let id: FunctionId = "cart".parse().unwrap();
-        let policy = Policy { chain: Some("shop".into()), ..Policy::default() };
+        let policy = FunctionPolicy {
+            chain: Some("shop".into()),
+            ..FunctionPolicy::default()
+        };
         domains.apply_functions([(&id, &policy)].into_iter());
         domains.admit_instance(InstanceId(1), &id, &policy).unwrap();
         domains.apply_functions([].into_iter());
-        assert_eq!(stats.memory_status().len(), 1, "an instance may still respond");
+        assert_eq!(
+            stats.memory_status().len(),
+            1,
+            "an instance may still respond"
+        );
         domains.remove_instance(InstanceId(1));
-        nearpath_testkit::eventually("the domain's memory is released", async || stats.memory_status().is_empty())
-            .await;
+        nearpath_testkit::eventually("the domain's memory is released", async || {
+            stats.memory_status().is_empty()
+        })
+        .await;
     }
 
     #[test]
     fn inconsistent_chains_are_reported_until_they_agree() {
-        let policy = |delivery| Policy { chain: Some("shop".into()), delivery, ..Policy::default() };
-        let (ring, sockmap) = (policy(Delivery::Ring), policy(Delivery::Sockmap));
+        let policy = |delivery| FunctionPolicy {
+            chain: Some("shop".into()),
+            delivery,
+            ..FunctionPolicy::default()
+        };
+        let (ring, sockmap) = (policy(ChainDelivery::Ring), policy(ChainDelivery::Sockmap));
         let [a, b]: [FunctionId; 2] = ["a", "b"].map(|name| name.parse().unwrap());
         let other: FunctionId = "a.other".parse().unwrap();
         let none = BTreeSet::new();
         let agree = [(&a, &ring), (&b, &ring), (&other, &sockmap)];
-        assert_eq!(inconsistent_chains(agree.into_iter(), &none), none, "chains of other namespaces are separate");
+        assert_eq!(
+            inconsistent_chains(agree.into_iter(), &none),
+            none,
+            "chains of other namespaces are separate"
+        );
         let half = inconsistent_chains([(&a, &ring), (&b, &sockmap)].into_iter(), &none);
         assert_eq!(half, BTreeSet::from(["shop.openfaas-fn".to_owned()]));
-        assert_eq!(inconsistent_chains([(&a, &sockmap), (&b, &sockmap)].into_iter(), &half), none);
-        let strict = Policy { isolation: Isolation::Strict, ..ring.clone() };
-        assert_eq!(inconsistent_chains([(&a, &ring), (&b, &strict)].into_iter(), &none), half);
+        assert_eq!(
+            inconsistent_chains([(&a, &sockmap), (&b, &sockmap)].into_iter(), &half),
+            none
+        );
+        let strict = FunctionPolicy {
+            isolation: ChainIsolation::Strict,
+            ..ring.clone()
+        };
+        assert_eq!(
+            inconsistent_chains([(&a, &ring), (&b, &strict)].into_iter(), &none),
+            half
+        );
     }
 }

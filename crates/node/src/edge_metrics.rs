@@ -6,8 +6,8 @@
 
 use std::fmt::Error;
 
-use nearpath_daemon::metrics::Registry;
-use nearpath_types::chain::{EdgeStatus, HolderStatus, MemoryStatus};
+use nearpath_daemon::metrics::MetricsRegistry;
+use nearpath_types::chain_status::{EdgeStatus, HolderStatus, MemoryStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
@@ -23,7 +23,7 @@ type Labels<'a> = [(&'static str, &'a str); 4];
 struct DomainCollector(DomainStats);
 
 /// Adds the counters to a registry.
-pub(crate) fn register_collector(stats: DomainStats, registry: &Registry) {
+pub(crate) fn register_collector(stats: DomainStats, registry: &MetricsRegistry) {
     registry.with(|registry| registry.register_collector(Box::new(DomainCollector(stats))));
 }
 
@@ -40,34 +40,68 @@ impl Collector for DomainCollector {
 }
 
 fn edge_labels(edge: &EdgeStatus) -> Labels<'_> {
-    let EdgeStatus { chain, namespace, caller, callee, .. } = edge;
-    [("chain", chain), ("namespace", namespace), ("caller", caller), ("callee", callee)]
+    let EdgeStatus {
+        chain,
+        namespace,
+        caller,
+        callee,
+        ..
+    } = edge;
+    [
+        ("chain", chain),
+        ("namespace", namespace),
+        ("caller", caller),
+        ("callee", callee),
+    ]
 }
 
 fn encode_counters(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
     type Value = fn(&EdgeStatus) -> u64;
     let plain: [(&str, &str, Value); 2] = [
-        ("nearpath_edge_requests", "Finished calls that bypass the gateway", |e| e.requests),
-        ("nearpath_edge_failed", "Of these, with a response of 500 or above, or none", |e| e.failed),
+        (
+            "nearpath_edge_requests",
+            "Finished calls that bypass the gateway",
+            |e| e.requests,
+        ),
+        (
+            "nearpath_edge_failed",
+            "Of these, with a response of 500 or above, or none",
+            |e| e.failed,
+        ),
     ];
     for (name, help, value) in plain {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
         for edge in edges {
-            metric.encode_family(&edge_labels(edge))?.encode_counter(&value(edge), None as NoExemplar)?;
+            metric
+                .encode_family(&edge_labels(edge))?
+                .encode_counter(&value(edge), None as NoExemplar)?;
         }
     }
     let both: [(&str, &str, [Value; 2]); 2] = [
-        ("nearpath_edge_messages", "Messages through shared memory", [|e| e.call_messages, |e| e.answer_messages]),
-        ("nearpath_edge_bytes", "Bytes of these messages, envelopes included", [|e| e.call_bytes, |e| e.answer_bytes]),
+        (
+            "nearpath_edge_messages",
+            "Messages through shared memory",
+            [|e| e.call_messages, |e| e.answer_messages],
+        ),
+        (
+            "nearpath_edge_bytes",
+            "Bytes of these messages, envelopes included",
+            [|e| e.call_bytes, |e| e.answer_bytes],
+        ),
     ];
     for (name, help, values) in both {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (edge, (direction, value)) in
-            edges.iter().flat_map(|e| ["call", "answer"].into_iter().zip(values).map(move |v| (e, v)))
-        {
+        for (edge, (direction, value)) in edges.iter().flat_map(|e| {
+            ["call", "answer"]
+                .into_iter()
+                .zip(values)
+                .map(move |v| (e, v))
+        }) {
             let [chain, namespace, caller, callee] = edge_labels(edge);
             let labels = [chain, namespace, caller, callee, ("direction", direction)];
-            metric.encode_family(&labels)?.encode_counter(&value(edge), None as NoExemplar)?;
+            metric
+                .encode_family(&labels)?
+                .encode_counter(&value(edge), None as NoExemplar)?;
         }
     }
     Ok(())
@@ -75,18 +109,34 @@ fn encode_counters(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(
 
 fn encode_in_flight(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
     let help = "Open calls that bypass the gateway";
-    let mut metric = to.encode_descriptor("nearpath_edge_in_flight", help, None, MetricType::Gauge)?;
-    edges.iter().try_for_each(|edge| metric.encode_family(&edge_labels(edge))?.encode_gauge(&edge.in_flight))
+    let mut metric =
+        to.encode_descriptor("nearpath_edge_in_flight", help, None, MetricType::Gauge)?;
+    edges.iter().try_for_each(|edge| {
+        metric
+            .encode_family(&edge_labels(edge))?
+            .encode_gauge(&edge.in_flight)
+    })
 }
 
 /// Encodes latency histograms. The count is the sum of the buckets, so both match whatever an
 /// endpoint wrote.
 fn encode_durations(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
     let help = "Duration of calls that bypass the gateway in seconds, measured by the caller";
-    let mut metric = to.encode_descriptor("nearpath_edge_duration_seconds", help, None, MetricType::Histogram)?;
+    let mut metric = to.encode_descriptor(
+        "nearpath_edge_duration_seconds",
+        help,
+        None,
+        MetricType::Histogram,
+    )?;
     for edge in edges {
-        let buckets: Vec<_> = edge.latency.iter().map(|b| (b.below.unwrap_or(f64::INFINITY), b.count)).collect();
-        let count = buckets.iter().fold(0u64, |sum, (_, count)| sum.saturating_add(*count));
+        let buckets: Vec<_> = edge
+            .latency
+            .iter()
+            .map(|b| (b.below.unwrap_or(f64::INFINITY), b.count))
+            .collect();
+        let count = buckets
+            .iter()
+            .fold(0u64, |sum, (_, count)| sum.saturating_add(*count));
         let labels = edge_labels(edge);
         let mut metric = metric.encode_family(&labels)?;
         metric.encode_histogram::<[(&str, &str); 0]>(edge.seconds, count, &buckets, None)?;
@@ -97,11 +147,29 @@ fn encode_durations(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<
 fn encode_pools(to: &mut DescriptorEncoder, all: &[MemoryStatus]) -> Result<(), Error> {
     type Value = fn(&MemoryStatus) -> u64;
     let gauges: [(&str, &str, Value); 5] = [
-        ("nearpath_pool_size_bytes", "Bytes of a chain's slots", |m| m.size_bytes),
-        ("nearpath_pool_used_bytes", "Bytes of slots in use", |m| m.used_bytes),
-        ("nearpath_pool_dead_bytes", "Of these, bytes of endpoints that have died", |m| m.dead_bytes),
-        ("nearpath_pool_page_bytes", "Page size of the shared memory in bytes", |m| m.page_bytes),
-        ("nearpath_pool_missed_huge", "1 if huge pages were requested but unavailable", |m| m.missed_huge.into()),
+        (
+            "nearpath_pool_size_bytes",
+            "Bytes of a chain's slots",
+            |m| m.size_bytes,
+        ),
+        ("nearpath_pool_used_bytes", "Bytes of slots in use", |m| {
+            m.used_bytes
+        }),
+        (
+            "nearpath_pool_dead_bytes",
+            "Of these, bytes of endpoints that have died",
+            |m| m.dead_bytes,
+        ),
+        (
+            "nearpath_pool_page_bytes",
+            "Page size of the shared memory in bytes",
+            |m| m.page_bytes,
+        ),
+        (
+            "nearpath_pool_missed_huge",
+            "1 if huge pages were requested but unavailable",
+            |m| m.missed_huge.into(),
+        ),
     ];
     for (name, help, value) in gauges {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -116,15 +184,36 @@ fn encode_pools(to: &mut DescriptorEncoder, all: &[MemoryStatus]) -> Result<(), 
 fn encode_holders(to: &mut DescriptorEncoder, all: &[MemoryStatus]) -> Result<(), Error> {
     type Value = fn(&HolderStatus) -> u64;
     let gauges: [(&str, &str, Value); 3] = [
-        ("nearpath_pool_bytes", "Bytes of slots that a function holds", |h| h.bytes),
-        ("nearpath_pool_bound_bytes", "Bytes of slots that a function may hold", |h| h.bound_bytes),
-        ("nearpath_pool_parties", "Endpoints of a function: threads that send and receive", |h| h.parties),
+        (
+            "nearpath_pool_bytes",
+            "Bytes of slots that a function holds",
+            |h| h.bytes,
+        ),
+        (
+            "nearpath_pool_bound_bytes",
+            "Bytes of slots that a function may hold",
+            |h| h.bound_bytes,
+        ),
+        (
+            "nearpath_pool_parties",
+            "Endpoints of a function: threads that send and receive",
+            |h| h.parties,
+        ),
     ];
     for (name, help, value) in gauges {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (one, holder) in all.iter().flat_map(|one| one.holders.iter().map(move |holder| (one, holder))) {
-            let labels = [("chain", one.chain.as_str()), ("namespace", &one.namespace), ("function", &holder.function)];
-            metric.encode_family(&labels)?.encode_gauge(&value(holder))?;
+        for (one, holder) in all
+            .iter()
+            .flat_map(|one| one.holders.iter().map(move |holder| (one, holder)))
+        {
+            let labels = [
+                ("chain", one.chain.as_str()),
+                ("namespace", &one.namespace),
+                ("function", &holder.function),
+            ];
+            metric
+                .encode_family(&labels)?
+                .encode_gauge(&value(holder))?;
         }
     }
     Ok(())
@@ -146,7 +235,11 @@ mod tests {
 
     fn admitted_socket(hub: &DomainHandle, instance: u64, name: &str) -> OwnedFd {
         let (ours, theirs) = packet::socket_pair().unwrap();
-        hub.admit_instance(InstanceId(instance), function_id(name), EndpointSocket::Connected(ours));
+        hub.admit_instance(
+            InstanceId(instance),
+            function_id(name),
+            EndpointSocket::Connected(ours),
+        );
         theirs
     }
 
@@ -155,10 +248,17 @@ mod tests {
         hub.declare_edges([(function_id("front"), function_id("back"))]);
         let served = admitted_socket(hub, 2, "back");
         std::thread::spawn(move || {
-            let mut post = BlockingEndpoint::join(served, endpoint::EndpointSettings::default()).unwrap();
-            let _ = post.serve_calls(|_, _| CallResponse { status: 500, ..CallResponse::default() }); // ends with the domain
+            let mut post =
+                BlockingEndpoint::join(served, endpoint::EndpointSettings::default()).unwrap();
+            let _ = post.serve_calls(|_, _| CallResponse {
+                status: 500,
+                ..CallResponse::default()
+            }); // ends with the domain
         });
-        let settings = endpoint::EndpointSettings { serves: false, ..endpoint::EndpointSettings::default() };
+        let settings = endpoint::EndpointSettings {
+            serves: false,
+            ..endpoint::EndpointSettings::default()
+        };
         let mut front = BlockingEndpoint::join(admitted_socket(hub, 1, "front"), settings).unwrap();
         let end = Instant::now() + Duration::from_secs(30);
         while front.callable_functions().is_empty() {
@@ -166,23 +266,35 @@ mod tests {
             std::thread::yield_now();
         }
         for _ in 0..times {
-            front.call(CallDestination::Function(&function_id("back")), &CallRequest::default()).unwrap();
+            front
+                .call(
+                    CallDestination::Function(&function_id("back")),
+                    &CallRequest::default(),
+                )
+                .unwrap();
         }
         front
     }
 
     fn series_of<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
-        text.lines().filter(|line| line.starts_with(&format!("{name}{{"))).collect()
+        text.lines()
+            .filter(|line| line.starts_with(&format!("{name}{{")))
+            .collect()
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_scrape_shows_every_call() {
-        let (stats, registry) = (DomainStats::default(), Registry::default());
+        let (stats, registry) = (DomainStats::default(), MetricsRegistry::default());
         register_collector(stats.clone(), &registry);
-        assert!(!registry.encode().contains("shop"), "without edges there are no series");
-        let (hub, _faults) =
-            DomainHandle::start_with(DomainSettings::named("shop.openfaas-fn"), &stats.stats_of("shop.openfaas-fn"))
-                .unwrap();
+        assert!(
+            !registry.encode().contains("shop"),
+            "without edges there are no series"
+        );
+        let (hub, _faults) = DomainHandle::start_with(
+            DomainSettings::named("shop.openfaas-fn"),
+            &stats.stats_of("shop.openfaas-fn"),
+        )
+        .unwrap();
         let front = tokio::task::block_in_place(|| make_calls(&hub, 7));
         let text = registry.encode();
         let edge = r#"chain="shop",namespace="openfaas-fn",caller="front.openfaas-fn",callee="back.openfaas-fn""#;
@@ -199,24 +311,41 @@ mod tests {
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} is missing in:\n{text}");
         }
-        assert_eq!(series_of(&text, "nearpath_edge_requests_total").len(), 1, "one series per edge");
-        assert_eq!(series_of(&text, "nearpath_edge_duration_seconds_bucket").len(), 10);
+        assert_eq!(
+            series_of(&text, "nearpath_edge_requests_total").len(),
+            1,
+            "one series per edge"
+        );
+        assert_eq!(
+            series_of(&text, "nearpath_edge_duration_seconds_bucket").len(),
+            10
+        );
         hub.stop().await;
         let text = registry.encode();
         assert!(
             text.contains(&format!("nearpath_edge_requests_total{{{edge}}} 7")),
             "the edge stays for its retention time"
         );
-        assert!(series_of(&text, "nearpath_pool_parties").is_empty(), "the memory is released");
+        assert!(
+            series_of(&text, "nearpath_pool_parties").is_empty(),
+            "the memory is released"
+        );
         drop(front);
     }
 
     #[test]
     fn the_largest_numbers_are_encoded() {
-        use nearpath_types::chain::Bucket;
+        use nearpath_types::chain_status::LatencyBucket;
         let huge = nearpath_domain::node_side::MAX_COUNTER;
-        let bucket = |k: i32| Bucket { below: (k < 9).then_some(f64::from(k + 1)), count: huge };
-        let edge = EdgeStatus { requests: huge, latency: (0..10).map(bucket).collect(), ..EdgeStatus::default() };
+        let bucket = |k: i32| LatencyBucket {
+            below: (k < 9).then_some(f64::from(k + 1)),
+            count: huge,
+        };
+        let edge = EdgeStatus {
+            requests: huge,
+            latency: (0..10).map(bucket).collect(),
+            ..EdgeStatus::default()
+        };
         #[derive(Debug)]
         struct One(EdgeStatus);
         impl Collector for One {
@@ -224,9 +353,12 @@ mod tests {
                 encode_durations(&mut to, std::slice::from_ref(&self.0))
             }
         }
-        let registry = Registry::default();
+        let registry = MetricsRegistry::default();
         registry.with(|registry| registry.register_collector(Box::new(One(edge))));
-        let last = format!("le=\"+Inf\",chain=\"\",namespace=\"\",caller=\"\",callee=\"\"}} {}", 10 * huge);
+        let last = format!(
+            "le=\"+Inf\",chain=\"\",namespace=\"\",caller=\"\",callee=\"\"}} {}",
+            10 * huge
+        );
         assert!(registry.encode().contains(&last), "{}", registry.encode());
     }
 }

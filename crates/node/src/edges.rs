@@ -6,37 +6,57 @@
 use std::collections::{BTreeMap, HashMap};
 
 use nearpath_domain::protocol::EdgeTerms;
-use nearpath_types::{FunctionId, Policy, topic};
+use nearpath_types::{FunctionId, FunctionPolicy, topic};
 
 /// Caller and callee, and what the edge is good for.
 pub(crate) type ChainEdges = HashMap<(FunctionId, FunctionId), EdgeTerms>;
 
 /// The edges by domain. A domain without edges is there too.
 pub(crate) fn edges_by_domain<'a>(
-    functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>,
+    functions: impl Iterator<Item = (&'a FunctionId, &'a FunctionPolicy)>,
 ) -> BTreeMap<String, ChainEdges> {
-    let mut domains: BTreeMap<String, BTreeMap<&FunctionId, &Policy>> = BTreeMap::new();
+    let mut domains: BTreeMap<String, BTreeMap<&FunctionId, &FunctionPolicy>> = BTreeMap::new();
     for (id, policy) in functions {
         if let Some(domain) = policy.domain(id) {
             domains.entry(domain).or_default().insert(id, policy);
         }
     }
-    domains.into_iter().map(|(domain, functions)| (domain, domain_edges(&functions))).collect()
+    domains
+        .into_iter()
+        .map(|(domain, functions)| (domain, domain_edges(&functions)))
+        .collect()
 }
 
-fn domain_edges(functions: &BTreeMap<&FunctionId, &Policy>) -> ChainEdges {
+fn domain_edges(functions: &BTreeMap<&FunctionId, &FunctionPolicy>) -> ChainEdges {
     let mut edges = ChainEdges::new();
     for (&caller, policy) in functions {
-        for callee in policy.calls.iter().filter(|callee| functions.contains_key(callee)) {
-            let aliases = policy.aliases.iter().filter(|(_, meant)| meant == callee).map(|(alias, _)| alias.clone());
-            let terms = EdgeTerms { aliases: aliases.collect(), ..EdgeTerms::default() };
+        for callee in policy
+            .calls
+            .iter()
+            .filter(|callee| functions.contains_key(callee))
+        {
+            let aliases = policy
+                .aliases
+                .iter()
+                .filter(|(_, meant)| meant == callee)
+                .map(|(alias, _)| alias.clone());
+            let terms = EdgeTerms {
+                aliases: aliases.collect(),
+                ..EdgeTerms::default()
+            };
             edges.insert((caller.clone(), callee.clone()), terms);
         }
         for (&callee, wanting) in functions {
             let topics = matching_topics(&policy.publishes, &wanting.subscribes);
             if !topics.is_empty() {
-                let events_only = EdgeTerms { events_only: true, ..EdgeTerms::default() };
-                edges.entry((caller.clone(), callee.clone())).or_insert(events_only).topics = topics;
+                let events_only = EdgeTerms {
+                    events_only: true,
+                    ..EdgeTerms::default()
+                };
+                edges
+                    .entry((caller.clone(), callee.clone()))
+                    .or_insert(events_only)
+                    .topics = topics;
             }
         }
     }
@@ -45,7 +65,11 @@ fn domain_edges(functions: &BTreeMap<&FunctionId, &Policy>) -> ChainEdges {
 
 /// Those filters of a subscriber that can select what is published.
 fn matching_topics(publishes: &[String], subscribes: &[String]) -> Vec<String> {
-    let meets = |filter: &&String| publishes.iter().any(|published| topic::overlap(published, filter));
+    let meets = |filter: &&String| {
+        publishes
+            .iter()
+            .any(|published| topic::filters_overlap(published, filter))
+    };
     subscribes.iter().filter(meets).cloned().collect()
 }
 
@@ -57,29 +81,38 @@ mod tests {
         name.parse().unwrap()
     }
 
-    fn policy_of(calls: &[&str], publishes: &[&str], subscribes: &[&str]) -> Policy {
+    fn policy_of(calls: &[&str], publishes: &[&str], subscribes: &[&str]) -> FunctionPolicy {
         let texts = |list: &[&str]| list.iter().map(ToString::to_string).collect();
-        Policy {
+        FunctionPolicy {
             chain: Some("shop".into()),
             calls: calls.iter().map(|name| function_id(name)).collect(),
             publishes: texts(publishes),
             subscribes: texts(subscribes),
-            ..Policy::default()
+            ..FunctionPolicy::default()
         }
     }
 
     #[test]
     fn events_have_edges_of_their_own() {
-        let checkout = Policy {
+        let checkout = FunctionPolicy {
             aliases: vec![(function_id("post"), function_id("mail"))],
             ..policy_of(&["mail", "elsewhere"], &["order/placed"], &[])
         };
         let functions = [
             (function_id("checkout"), checkout),
-            (function_id("mail"), policy_of(&[], &[], &["order/+", "stock/#"])),
+            (
+                function_id("mail"),
+                policy_of(&[], &[], &["order/+", "stock/#"]),
+            ),
             (function_id("audit"), policy_of(&[], &[], &["#"])),
             (function_id("ads"), policy_of(&[], &[], &["stock/#"])),
-            (function_id("alone"), Policy { chain: None, ..policy_of(&["mail"], &["order/placed"], &["#"]) }),
+            (
+                function_id("alone"),
+                FunctionPolicy {
+                    chain: None,
+                    ..policy_of(&["mail"], &["order/placed"], &["#"])
+                },
+            ),
         ];
         let edges = edges_by_domain(functions.iter().map(|(id, policy)| (id, policy)));
         let shop = &edges["shop.openfaas-fn"];
@@ -88,9 +121,20 @@ mod tests {
             (1, 2),
             "no edge leaves the chain, none is for a topic that nobody sends"
         );
-        let both = EdgeTerms { aliases: vec![function_id("post")], topics: vec!["order/+".into()], events_only: false };
+        let both = EdgeTerms {
+            aliases: vec![function_id("post")],
+            topics: vec!["order/+".into()],
+            events_only: false,
+        };
         assert_eq!(shop[&(function_id("checkout"), function_id("mail"))], both);
-        let events = EdgeTerms { topics: vec!["#".into()], events_only: true, ..EdgeTerms::default() };
-        assert_eq!(shop[&(function_id("checkout"), function_id("audit"))], events);
+        let events = EdgeTerms {
+            topics: vec!["#".into()],
+            events_only: true,
+            ..EdgeTerms::default()
+        };
+        assert_eq!(
+            shop[&(function_id("checkout"), function_id("audit"))],
+            events
+        );
     }
 }

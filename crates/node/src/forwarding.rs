@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_kernel::bpf::{Forwarder, PacketCounters, PairCounters};
 use nearpath_types::{Eip, FunctionId};
 use prometheus_client::collector::Collector;
@@ -58,8 +58,12 @@ pub(crate) struct PairPermit {
 impl NodeForwarder {
     /// Wraps a forwarder to which only the gateway is attached, and adds its counters to a
     /// registry.
-    pub(crate) fn new(forwarder: Arc<Forwarder>, gateway: Eip, registry: &Registry) -> Self {
-        let forwarder = Self(Arc::new(ForwarderShared { forwarder, gateway, stats: Mutex::default() }));
+    pub(crate) fn new(forwarder: Arc<Forwarder>, gateway: Eip, registry: &MetricsRegistry) -> Self {
+        let forwarder = Self(Arc::new(ForwarderShared {
+            forwarder,
+            gateway,
+            stats: Mutex::default(),
+        }));
         registry.with(|registry| registry.register_collector(Box::new(forwarder.clone())));
         forwarder
     }
@@ -73,10 +77,17 @@ impl NodeForwarder {
     ///
     /// # Errors
     /// Fails when the forwarder's table is full.
-    pub(crate) fn admit_instance(&self, eip: Eip, function: &FunctionId) -> io::Result<GatewayPermit> {
+    pub(crate) fn admit_instance(
+        &self,
+        eip: Eip,
+        function: &FunctionId,
+    ) -> io::Result<GatewayPermit> {
         self.lock_stats().live.insert(eip, function.clone());
         // Made before the permission, so that a failure still removes the entry.
-        let permit = GatewayPermit { forwarder: self.clone(), eip };
+        let permit = GatewayPermit {
+            forwarder: self.clone(),
+            eip,
+        };
         self.0.forwarder.allow_pair(self.0.gateway, eip)?;
         Ok(permit)
     }
@@ -87,7 +98,10 @@ impl NodeForwarder {
     /// Fails like [`admit_instance`](Self::admit_instance).
     pub(crate) fn permit_pair(&self, one: Eip, other: Eip, port: u16) -> io::Result<PairPermit> {
         self.0.forwarder.allow_udp_port(one, other, port)?;
-        Ok(PairPermit { forwarder: self.clone(), ends: (one, other) })
+        Ok(PairPermit {
+            forwarder: self.clone(),
+            ends: (one, other),
+        })
     }
 
     fn remove_instance(&self, eip: Eip) {
@@ -103,8 +117,13 @@ impl NodeForwarder {
     }
 
     fn instance_counters(&self, eip: Eip) -> DirectionCounters {
-        let ForwarderShared { forwarder, gateway, .. } = &*self.0;
-        [forwarder.pair_counters(*gateway, eip), forwarder.pair_counters(eip, *gateway)]
+        let ForwarderShared {
+            forwarder, gateway, ..
+        } = &*self.0;
+        [
+            forwarder.pair_counters(*gateway, eip),
+            forwarder.pair_counters(eip, *gateway),
+        ]
     }
 
     /// Returns the traffic of each function's instances, ended ones included.
@@ -127,7 +146,11 @@ impl ForwarderStats {
     /// Adds to the counters of a function. At the limit, a function without instances is forgotten.
     fn add_past(&mut self, function: FunctionId, counters: DirectionCounters) {
         if self.past.len() >= MAX_PAST_FUNCTIONS && !self.past.contains_key(&function) {
-            let forgotten = self.past.keys().find(|known| self.live.values().all(|live| live != *known)).cloned();
+            let forgotten = self
+                .past
+                .keys()
+                .find(|known| self.live.values().all(|live| live != *known))
+                .cloned();
             forgotten.map(|forgotten| self.past.remove(&forgotten));
         }
         let sum = self.past.entry(function).or_default();
@@ -136,8 +159,10 @@ impl ForwarderStats {
 }
 
 fn add_counters(a: DirectionCounters, b: DirectionCounters) -> DirectionCounters {
-    let one =
-        |a: PairCounters, b: PairCounters| PairCounters { packets: a.packets + b.packets, bytes: a.bytes + b.bytes };
+    let one = |a: PairCounters, b: PairCounters| PairCounters {
+        packets: a.packets + b.packets,
+        bytes: a.bytes + b.bytes,
+    };
     [one(a[0], b[0]), one(a[1], b[1])]
 }
 
@@ -160,14 +185,25 @@ impl Collector for NodeForwarder {
         let functions = self.function_counters();
         type Value = fn(&PairCounters) -> u64;
         let both: [(&str, &str, Value); 2] = [
-            ("nearpath_forward_packets", "Packets between gateway and instances through the forwarder", |c| c.packets),
-            ("nearpath_forward_bytes", "Bytes of these, Ethernet headers included", |c| c.bytes),
+            (
+                "nearpath_forward_packets",
+                "Packets between gateway and instances through the forwarder",
+                |c| c.packets,
+            ),
+            (
+                "nearpath_forward_bytes",
+                "Bytes of these, Ethernet headers included",
+                |c| c.bytes,
+            ),
         ];
         for (name, help, value) in both {
             let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (function, counters) in &functions {
                 for (direction, counters) in ["to", "from"].into_iter().zip(counters) {
-                    let labels = [("function", function.to_string()), ("direction", direction.to_owned())];
+                    let labels = [
+                        ("function", function.to_string()),
+                        ("direction", direction.to_owned()),
+                    ];
                     ConstCounter::new(value(counters)).encode(metric.encode_family(&labels)?)?;
                 }
             }
@@ -176,7 +212,10 @@ impl Collector for NodeForwarder {
     }
 }
 
-fn encode_outcomes(to: &mut DescriptorEncoder<'_>, packets: PacketCounters) -> Result<(), fmt::Error> {
+fn encode_outcomes(
+    to: &mut DescriptorEncoder<'_>,
+    packets: PacketCounters,
+) -> Result<(), fmt::Error> {
     let PacketCounters {
         forwarded,
         arp_replies: answered,
@@ -186,12 +225,28 @@ fn encode_outcomes(to: &mut DescriptorEncoder<'_>, packets: PacketCounters) -> R
         ttl_expired: expired,
     } = packets;
     let all = [
-        ("forwarded", "Packets delivered to another namespace", forwarded),
+        (
+            "forwarded",
+            "Packets delivered to another namespace",
+            forwarded,
+        ),
         ("answered", "ARP requests answered", answered),
-        ("denied", "Packets dropped or reset: the destination is absent or not allowed", denied),
+        (
+            "denied",
+            "Packets dropped or reset: the destination is absent or not allowed",
+            denied,
+        ),
         ("forged", "Packets dropped: the source is forged", forged),
-        ("foreign", "Packets dropped: neither IPv4 nor an ARP request", foreign),
-        ("expired", "Packets dropped: the time to live expired", expired),
+        (
+            "foreign",
+            "Packets dropped: neither IPv4 nor an ARP request",
+            foreign,
+        ),
+        (
+            "expired",
+            "Packets dropped: the time to live expired",
+            expired,
+        ),
     ];
     for (what, help, count) in all {
         let counter = ConstCounter::new(count);
@@ -210,19 +265,44 @@ mod tests {
     }
 
     fn one_transfer() -> DirectionCounters {
-        [PairCounters { packets: 1, bytes: 60 }, PairCounters { packets: 2, bytes: 120 }]
+        [
+            PairCounters {
+                packets: 1,
+                bytes: 60,
+            },
+            PairCounters {
+                packets: 2,
+                bytes: 120,
+            },
+        ]
     }
 
     #[test]
     fn past_counters_add_up_and_are_bounded() {
         let mut stats = ForwarderStats::default();
-        stats.live.insert(Eip([10, 62, 0, 2].into()), function_id(0));
-        (0..MAX_PAST_FUNCTIONS).for_each(|number| stats.add_past(function_id(number), one_transfer()));
+        stats
+            .live
+            .insert(Eip([10, 62, 0, 2].into()), function_id(0));
+        (0..MAX_PAST_FUNCTIONS)
+            .for_each(|number| stats.add_past(function_id(number), one_transfer()));
         stats.add_past(function_id(0), one_transfer());
-        assert_eq!(stats.past[&function_id(0)], add_counters(one_transfer(), one_transfer()));
-        (0..10).for_each(|number| stats.add_past(function_id(MAX_PAST_FUNCTIONS + number), one_transfer()));
+        assert_eq!(
+            stats.past[&function_id(0)],
+            add_counters(one_transfer(), one_transfer())
+        );
+        (0..10).for_each(|number| {
+            stats.add_past(function_id(MAX_PAST_FUNCTIONS + number), one_transfer())
+        });
         assert_eq!(stats.past.len(), MAX_PAST_FUNCTIONS);
-        assert!(stats.past.contains_key(&function_id(0)), "functions with instances are kept");
-        assert!(stats.past.contains_key(&function_id(MAX_PAST_FUNCTIONS + 9)), "the newest function is kept");
+        assert!(
+            stats.past.contains_key(&function_id(0)),
+            "functions with instances are kept"
+        );
+        assert!(
+            stats
+                .past
+                .contains_key(&function_id(MAX_PAST_FUNCTIONS + 9)),
+            "the newest function is kept"
+        );
     }
 }

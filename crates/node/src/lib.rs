@@ -43,8 +43,10 @@ mod status;
 mod totals;
 
 pub use config::{NodeConfig, NodeError, SettleHook};
-pub use identity::{HandshakeHalf, HandshakeStep, IdentityIssuer, IdentityService, InstanceIdentity};
-pub use nearpath_egress::addresses::EXIT;
+pub use identity::{
+    HandshakeHalf, HandshakeStep, IdentityIssuer, IdentityService, InstanceIdentity,
+};
+pub use nearpath_egress::addresses::EGRESS_PROXY_EIP;
 pub use node::Node;
 pub use node_id::node_id;
 pub use run_lock::RunLock;

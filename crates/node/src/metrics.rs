@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_types::InstanceState;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -40,29 +40,51 @@ fn start_buckets() -> Histogram {
 }
 
 /// Phases with a series. Instances could invent other names, and each series uses memory for ever.
-const KNOWN_PHASES: &[&str] =
-    &["artifact", "spawn", "init", "cgroup", "network", "root", "lockdown", "watchdog", "handler", "total"];
+const KNOWN_PHASES: &[&str] = &[
+    "artifact", "spawn", "init", "cgroup", "network", "root", "lockdown", "watchdog", "handler",
+    "total",
+];
 
 impl NodeMetrics {
-    pub(crate) fn new(registry: &Registry) -> Self {
+    pub(crate) fn new(registry: &MetricsRegistry) -> Self {
         let metrics = Self {
             instances: Family::default(),
             starts: Family::default(),
             phases: Family::new_with_constructor(start_buckets),
         };
         registry.with(|r| {
-            r.register("nearpath_instances", "Instances on this node", metrics.instances.clone());
-            r.register("nearpath_instance_starts", "Finished starts of instances", metrics.starts.clone());
+            r.register(
+                "nearpath_instances",
+                "Instances on this node",
+                metrics.instances.clone(),
+            );
+            r.register(
+                "nearpath_instance_starts",
+                "Finished starts of instances",
+                metrics.starts.clone(),
+            );
             let text = "Duration of the phases of instance starts";
-            r.register("nearpath_instance_start_seconds", text, metrics.phases.clone());
+            r.register(
+                "nearpath_instance_start_seconds",
+                text,
+                metrics.phases.clone(),
+            );
         });
         metrics
     }
 
     pub(crate) fn set_states(&self, states: impl Iterator<Item = InstanceState> + Clone) {
-        for state in [InstanceState::Starting, InstanceState::Ready, InstanceState::Draining] {
+        for state in [
+            InstanceState::Starting,
+            InstanceState::Ready,
+            InstanceState::Draining,
+        ] {
             let count = states.clone().filter(|one| *one == state).count();
-            self.instances.get_or_create(&StateLabels { state: state_label(state) }).set(count as i64);
+            self.instances
+                .get_or_create(&StateLabels {
+                    state: state_label(state),
+                })
+                .set(count as i64);
         }
     }
 
@@ -73,7 +95,11 @@ impl NodeMetrics {
 
     pub(crate) fn observe_phase(&self, phase: &str, took: Duration) {
         if KNOWN_PHASES.contains(&phase) {
-            self.phases.get_or_create(&PhaseLabels { phase: phase.to_owned() }).observe(took.as_secs_f64());
+            self.phases
+                .get_or_create(&PhaseLabels {
+                    phase: phase.to_owned(),
+                })
+                .observe(took.as_secs_f64());
         }
     }
 }

@@ -5,17 +5,20 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_domain::node_side::CallCounts;
-use nearpath_egress::Pool;
+use nearpath_egress::EgressHandle;
 use nearpath_kernel::sandbox::{INIT_ARGUMENT, InstanceLauncher, IsolationLevel};
-use nearpath_types::chain::NearCalls;
-use nearpath_types::status::Usage;
-use nearpath_types::{Desired, Eip, FunctionId, LogLine, LogQuery, ObservedFunction, Snapshot};
+use nearpath_types::chain_status::DirectCallCounts;
+use nearpath_types::status::UsageStatus;
+use nearpath_types::{
+    DesiredState, Eip, FunctionId, LogLine, LogQuery, ObservedFunction, RoutingSnapshot,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::agent::{
-    AgentCommand, AgentInputs, Allocations, InstanceDefaults, InstanceFactory, NodeAgent, StatePublisher,
+    AgentCommand, AgentInputs, Allocations, InstanceDefaults, InstanceFactory, NodeAgent,
+    StatePublisher,
 };
 use crate::allocators::{EipAllocator, InstanceIdAllocator};
 use crate::artifact::ArtifactStore;
@@ -37,9 +40,9 @@ use crate::sockmap_routers::SockmapRouters;
 /// A running node. Dropping it without [`Node::drain_and_stop`] kills its instances.
 #[derive(Debug)]
 pub struct Node {
-    desired: watch::Sender<Desired>,
+    desired: watch::Sender<DesiredState>,
     commands: mpsc::UnboundedSender<AgentCommand>,
-    pub(crate) watch_snapshots: watch::Receiver<Arc<Snapshot>>,
+    pub(crate) watch_snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
     watch_observed: watch::Receiver<Arc<Vec<ObservedFunction>>>,
     read_logs: LogStore,
     pub(crate) stats: DomainStats,
@@ -52,7 +55,7 @@ impl Node {
     ///
     /// # Errors
     /// See [`NodeError`].
-    pub async fn start(config: NodeConfig, registry: &Registry) -> Result<Node, NodeError> {
+    pub async fn start(config: NodeConfig, registry: &MetricsRegistry) -> Result<Node, NodeError> {
         if config.isolation != IsolationLevel::None && config.hub.is_none() {
             return Err(NodeError::NoHub(config.isolation));
         }
@@ -70,14 +73,19 @@ impl Node {
             network,
         );
         if let Some(forwarder) = config.forwarder.clone() {
-            machine = machine.with_forwarder(NodeForwarder::new(forwarder, Eip(config.gateway_ip), registry));
+            machine = machine.with_forwarder(NodeForwarder::new(
+                forwarder,
+                Eip(config.gateway_ip),
+                registry,
+            ));
         }
         let logs = LogStore::new(config.log_bound);
         if let Some(doorway) = config.egress_listener.clone() {
             let told = logs.clone();
-            let tell =
-                move |function: &_, instance, text| told.push_line(function, instance, format!("nearpath: {text}"));
-            let pool = Pool::start(doorway, config.gateway_ip, Box::new(tell));
+            let tell = move |function: &_, instance, text| {
+                told.push_line(function, instance, format!("nearpath: {text}"))
+            };
+            let pool = EgressHandle::start(doorway, config.gateway_ip, Box::new(tell));
             machine = machine.with_pool(pool.map_err(NodeError::EgressPool)?);
         }
         Self::start_with_logs(Arc::new(machine), config, registry, logs).await
@@ -90,7 +98,7 @@ impl Node {
     pub async fn start_on_machine(
         machine: Arc<dyn InstanceMachine>,
         config: NodeConfig,
-        registry: &Registry,
+        registry: &MetricsRegistry,
     ) -> Result<Node, NodeError> {
         let logs = LogStore::new(config.log_bound);
         Self::start_with_logs(machine, config, registry, logs).await
@@ -99,11 +107,12 @@ impl Node {
     async fn start_with_logs(
         machine: Arc<dyn InstanceMachine>,
         config: NodeConfig,
-        registry: &Registry,
+        registry: &MetricsRegistry,
         logs: LogStore,
     ) -> Result<Node, NodeError> {
         let opening = (machine.clone(), config.clone());
-        let opened = tokio::task::spawn_blocking(move || open_data_dir(&*opening.0, &opening.1)).await;
+        let opened =
+            tokio::task::spawn_blocking(move || open_data_dir(&*opening.0, &opening.1)).await;
         let (ids, artifacts) = opened.expect("opening does not panic")?;
         let books = DomainStats::default();
         edge_metrics::register_collector(books.clone(), registry);
@@ -111,17 +120,30 @@ impl Node {
         let (events, heard) = mpsc::unbounded_channel();
         let gateway = (config.gateway_ip, config.gateway_port()).into();
         let (tmp, doors) = (config.run_path("tmp"), config.run_path("dispatch"));
-        let premises = InstanceDefaults { gateway_url: config.gateway_url, gateway, tmp_dir: tmp };
+        let premises = InstanceDefaults {
+            gateway_url: config.gateway_url,
+            gateway,
+            tmp_dir: tmp,
+        };
         let (artifacts, identities) = (Arc::new(artifacts), config.identities);
         let publisher = StatePublisher::new();
-        let (snapshots, observed) = (publisher.subscribe_snapshots(), publisher.subscribe_observed());
+        let (snapshots, observed) = (
+            publisher.subscribe_snapshots(),
+            publisher.subscribe_observed(),
+        );
         let around = IdentityContext {
             snapshots: snapshots.clone(),
             machine: machine.clone(),
             direct_stats: books.direct_stats(),
         };
-        let tools =
-            LifecycleContext { machine, artifacts, identities, identity_context: around, logs: logs.clone(), events };
+        let tools = LifecycleContext {
+            machine,
+            artifacts,
+            identities,
+            identity_context: around,
+            logs: logs.clone(),
+            events,
+        };
         let domains = DomainRegistry::new(doors, books.clone(), SockmapRouters::new(registry));
         let workshop = InstanceFactory::new(
             tools,
@@ -130,9 +152,18 @@ impl Node {
             domains,
         );
         let (commands, obeyed) = mpsc::unbounded_channel();
-        let (desired, wishes) = watch::channel(Desired::default());
-        let agent = NodeAgent::new(workshop, publisher, config.settle, NodeMetrics::new(registry));
-        tokio::spawn(agent.run(AgentInputs { desired: wishes, commands: obeyed, events: heard }));
+        let (desired, wishes) = watch::channel(DesiredState::default());
+        let agent = NodeAgent::new(
+            workshop,
+            publisher,
+            config.settle,
+            NodeMetrics::new(registry),
+        );
+        tokio::spawn(agent.run(AgentInputs {
+            desired: wishes,
+            commands: obeyed,
+            events: heard,
+        }));
         Ok(Node {
             desired,
             commands,
@@ -145,7 +176,7 @@ impl Node {
     }
 
     /// Says what should run: the whole truth, each time. Returns at once; the last call counts.
-    pub fn apply_desired(&self, desired: Desired) {
+    pub fn apply_desired(&self, desired: DesiredState) {
         self.desired.send_replace(desired);
     }
 
@@ -158,7 +189,7 @@ impl Node {
     }
 
     /// What can be called, as it changes.
-    pub fn watch_snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
+    pub fn watch_snapshots(&self) -> watch::Receiver<Arc<RoutingSnapshot>> {
         self.watch_snapshots.clone()
     }
 
@@ -182,9 +213,17 @@ impl Node {
 
     /// How often a function was called by other functions through shared memory, since the node began. Calls from the gateway
     /// are not in it.
-    pub fn call_totals(&self, callee: &FunctionId) -> NearCalls {
-        let CallCounts { ended, failed, open } = self.stats.call_totals(callee);
-        NearCalls { ended, failed, open }
+    pub fn call_totals(&self, callee: &FunctionId) -> DirectCallCounts {
+        let CallCounts {
+            ended,
+            failed,
+            open,
+        } = self.stats.call_totals(callee);
+        DirectCallCounts {
+            ended,
+            failed,
+            open,
+        }
     }
 
     /// A call of a function has arrived whose egress declares reads (`prefetch`): they are issued now. Never waits.
@@ -199,7 +238,7 @@ impl Node {
     }
 
     /// What the instances of a function use together; zero where nobody counts.
-    pub async fn read_usage(&self, id: &FunctionId) -> Usage {
+    pub async fn read_usage(&self, id: &FunctionId) -> UsageStatus {
         let (answer, usage) = oneshot::channel();
         let _ = self.commands.send(AgentCommand::Usage(id.clone(), answer)); // a stopped agent drops the answer
         usage.await.unwrap_or_default()
@@ -223,12 +262,19 @@ fn open_data_dir(
         let path = path.to_owned();
         move |error| NodeError::DataDir { path, error }
     };
-    let (ids, artifacts, tmp) =
-        (config.data_dir.join("instance-ids"), config.data_dir.join("artifacts"), config.run_path("tmp"));
+    let (ids, artifacts, tmp) = (
+        config.data_dir.join("instance-ids"),
+        config.data_dir.join("artifacts"),
+        config.run_path("tmp"),
+    );
     fs::create_dir_all(&tmp).map_err(failed(&tmp))?;
     machine.sweep_leftovers().map_err(NodeError::Sweep)?;
     fs::remove_dir_all(&tmp).map_err(failed(&tmp))?;
     let _ = fs::remove_dir_all(config.run_path("dispatch")); // doors into a run that is over
-    let artifacts = ArtifactStore::open(artifacts.clone(), config.artifact_limit).map_err(failed(&artifacts))?;
-    Ok((InstanceIdAllocator::open(ids.clone()).map_err(failed(&ids))?, artifacts))
+    let artifacts = ArtifactStore::open(artifacts.clone(), config.artifact_limit)
+        .map_err(failed(&artifacts))?;
+    Ok((
+        InstanceIdAllocator::open(ids.clone()).map_err(failed(&ids))?,
+        artifacts,
+    ))
 }

@@ -22,7 +22,9 @@ pub fn node_id(data_dir: &Path) -> io::Result<String> {
 }
 
 fn create_id(file: &Path) -> io::Result<String> {
-    let id = fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().to_owned();
+    let id = fs::read_to_string("/proc/sys/kernel/random/uuid")?
+        .trim()
+        .to_owned();
     fs::write(file, &id)?;
     fs::File::open(file)?.sync_all()?;
     Ok(id)

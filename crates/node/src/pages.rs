@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use nearpath_domain::node_side::{DomainSettings, PageKind as Kind, SharedStats};
-use nearpath_types::policy::Pages;
+use nearpath_types::policy::ChainPages;
 
 /// Huge pages of 2 MiB that nobody uses: `Documentation/admin-guide/mm/hugetlbpage.rst`.
 const FREE_HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
@@ -12,8 +12,10 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// What every function of a domain agrees to: the least of what they ask for. One that did not ask for huge pages did not
 /// agree to what they mean.
-pub(crate) fn pages_by_domain<'a>(asked: impl Iterator<Item = (&'a str, Pages)>) -> BTreeMap<String, Pages> {
-    let mut all: BTreeMap<String, Pages> = BTreeMap::new();
+pub(crate) fn pages_by_domain<'a>(
+    asked: impl Iterator<Item = (&'a str, ChainPages)>,
+) -> BTreeMap<String, ChainPages> {
+    let mut all: BTreeMap<String, ChainPages> = BTreeMap::new();
     for (domain, pages) in asked {
         let least = all.entry(domain.to_owned()).or_insert(pages);
         *least = pages.min(*least);
@@ -22,26 +24,37 @@ pub(crate) fn pages_by_domain<'a>(asked: impl Iterator<Item = (&'a str, Pages)>)
 }
 
 /// Settings with the pages that a domain is to try.
-pub(crate) fn with_pages(settings: DomainSettings, wanted: Pages) -> DomainSettings {
-    let slots: u64 = settings.classes.iter().map(|class| u64::from(class.size) * u64::from(class.count)).sum();
+pub(crate) fn with_pages(settings: DomainSettings, wanted: ChainPages) -> DomainSettings {
+    let slots: u64 = settings
+        .classes
+        .iter()
+        .map(|class| u64::from(class.size) * u64::from(class.count))
+        .sum();
     let pages = match wanted {
-        Pages::Small => Kind::Small,
-        Pages::Huge => Kind::HugeIfAvailable,
-        Pages::Auto if free_huge_pages() > slots.div_ceil(HUGE_PAGE_BYTES) => Kind::HugeIfAvailable, // one more for what lies before the slots
-        Pages::Auto => Kind::Small,
+        ChainPages::Small => Kind::Small,
+        ChainPages::Huge => Kind::HugeIfAvailable,
+        ChainPages::Auto if free_huge_pages() > slots.div_ceil(HUGE_PAGE_BYTES) => {
+            Kind::HugeIfAvailable
+        } // one more for what lies before the slots
+        ChainPages::Auto => Kind::Small,
     };
     DomainSettings { pages, ..settings }
 }
 
 fn free_huge_pages() -> u64 {
-    fs::read_to_string(FREE_HUGE_PAGES).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    fs::read_to_string(FREE_HUGE_PAGES)
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Whether the pages are huge; says so where that is not what was asked for.
-pub(crate) fn has_huge_pages(domain: &str, wanted: Pages, ledger: &SharedStats) -> bool {
-    let Some(holdings) = ledger.pool_usage() else { return false };
+pub(crate) fn has_huge_pages(domain: &str, wanted: ChainPages, ledger: &SharedStats) -> bool {
+    let Some(holdings) = ledger.pool_usage() else {
+        return false;
+    };
     let missed = holdings.lacks_huge_pages;
-    if wanted == Pages::Huge && missed {
+    if wanted == ChainPages::Huge && missed {
         let todo = "reserve some (vm.nr_hugepages) and deploy the chain anew";
         tracing::warn!(
             domain,
@@ -58,15 +71,35 @@ mod tests {
 
     #[test]
     fn huge_pages_need_every_functions_consent() {
-        let asked =
-            [("a", Pages::Huge), ("b", Pages::Huge), ("a", Pages::Auto), ("c", Pages::Auto), ("c", Pages::Small)];
-        let expected = [("a", Pages::Auto), ("b", Pages::Huge), ("c", Pages::Small)];
-        assert_eq!(pages_by_domain(asked.into_iter()), expected.map(|(name, pages)| (name.to_owned(), pages)).into());
+        let asked = [
+            ("a", ChainPages::Huge),
+            ("b", ChainPages::Huge),
+            ("a", ChainPages::Auto),
+            ("c", ChainPages::Auto),
+            ("c", ChainPages::Small),
+        ];
+        let expected = [
+            ("a", ChainPages::Auto),
+            ("b", ChainPages::Huge),
+            ("c", ChainPages::Small),
+        ];
+        assert_eq!(
+            pages_by_domain(asked.into_iter()),
+            expected
+                .map(|(name, pages)| (name.to_owned(), pages))
+                .into()
+        );
     }
 
     #[test]
     fn small_pages_stay_small() {
-        assert_eq!(with_pages(DomainSettings::named("x"), Pages::Small).pages, Kind::Small);
-        assert_eq!(with_pages(DomainSettings::named("x"), Pages::Huge).pages, Kind::HugeIfAvailable);
+        assert_eq!(
+            with_pages(DomainSettings::named("x"), ChainPages::Small).pages,
+            Kind::Small
+        );
+        assert_eq!(
+            with_pages(DomainSettings::named("x"), ChainPages::Huge).pages,
+            Kind::HugeIfAvailable
+        );
     }
 }

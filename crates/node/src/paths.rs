@@ -6,24 +6,43 @@ use std::collections::{BTreeMap, BTreeSet};
 use nearpath_domain::node_side::DomainMembership;
 use nearpath_domain::topology::EndpointOwner;
 use nearpath_path::{self as path, CallFacts, CallNeeds, EdgeFacts, TransportFacts};
-use nearpath_types::chain::{GATEWAY, PathStatus};
+use nearpath_types::chain_status::{GATEWAY_NAME, PathStatus};
 use nearpath_types::{
-    FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Locality, Snapshot,
+    FunctionId, FunctionRoute, InstanceAddr, InstanceId, InstanceLocality, InstanceRoute,
+    InstanceState, RoutingSnapshot,
 };
 
 /// Lists each pair of ready instances along an edge, the gateway's own calls included; an edge without ready instances has one entry.
 pub(crate) fn matrix(
-    snapshot: &Snapshot,
+    snapshot: &RoutingSnapshot,
     rolls: &BTreeMap<String, DomainMembership>,
     introduced: Introduced,
 ) -> Vec<PathStatus> {
-    let channels = rolls.iter().map(|(domain, roll)| (domain.as_str(), DomainChannels::of(roll))).collect();
-    let routes = snapshot.functions.iter().map(|route| (&route.id, route)).collect();
-    let view = View { channels, routes, introduced };
-    let outside = snapshot.functions.iter().flat_map(|callee| view.gateway_calls(callee));
+    let channels = rolls
+        .iter()
+        .map(|(domain, roll)| (domain.as_str(), DomainChannels::of(roll)))
+        .collect();
+    let routes = snapshot
+        .functions
+        .iter()
+        .map(|route| (&route.id, route))
+        .collect();
+    let view = View {
+        channels,
+        routes,
+        introduced,
+    };
+    let outside = snapshot
+        .functions
+        .iter()
+        .flat_map(|callee| view.gateway_calls(callee));
     let inside = snapshot.functions.iter().flat_map(|caller| {
         let view = &view;
-        caller.policy.calls.iter().flat_map(move |callee| view.edge_calls(caller, callee))
+        caller
+            .policy
+            .calls
+            .iter()
+            .flat_map(move |callee| view.edge_calls(caller, callee))
     });
     outside.chain(inside).collect()
 }
@@ -37,7 +56,7 @@ struct View<'a> {
 /// The instances that each instance calls straight over QUIC.
 type Introduced = BTreeMap<InstanceId, BTreeSet<InstanceAddr>>;
 
-/// The endpoints of a domain's shared memory, and its channels from caller to callee. `None` stands for the gateway.
+/// The endpoints of a domain's shared memory, and its channels from caller to callee. `NoConnection` stands for the gateway.
 #[derive(Default)]
 struct DomainChannels {
     endpoints: BTreeSet<Option<InstanceId>>,
@@ -54,11 +73,23 @@ impl DomainChannels {
                 counts.entry((from, to)).or_default().insert(*caller);
             }
         }
-        let gateway_threads = roll.endpoints.values().filter(|who| **who == EndpointOwner::Gateway).count();
-        let is_complete = |from: &Option<InstanceId>, callers: usize| from.is_some() || callers == gateway_threads;
-        let complete = counts.iter().filter(|((from, _), callers)| is_complete(from, callers.len()));
+        let gateway_threads = roll
+            .endpoints
+            .values()
+            .filter(|who| **who == EndpointOwner::Gateway)
+            .count();
+        let is_complete = |from: &Option<InstanceId>, callers: usize| {
+            from.is_some() || callers == gateway_threads
+        };
+        let complete = counts
+            .iter()
+            .filter(|((from, _), callers)| is_complete(from, callers.len()));
         Self {
-            endpoints: roll.endpoints.values().map(EndpointOwner::instance).collect(),
+            endpoints: roll
+                .endpoints
+                .values()
+                .map(EndpointOwner::instance)
+                .collect(),
             channels: complete.map(|(channel, _)| *channel).collect(),
         }
     }
@@ -68,12 +99,12 @@ impl View<'_> {
     fn gateway_calls(&self, callee: &FunctionRoute) -> Vec<PathStatus> {
         let entry = PathStatus {
             chain: callee.policy.chain.clone(),
-            caller: GATEWAY.to_owned(),
+            caller: GATEWAY_NAME.to_owned(),
             callee: callee.id.to_string(),
             ..PathStatus::default()
         };
         let domain = callee.policy.domain(&callee.id);
-        let pair = |to: &Instance| {
+        let pair = |to: &InstanceRoute| {
             let transport = TransportFacts {
                 wanted: to.transport,
                 caller_has_certificate: true,
@@ -82,7 +113,16 @@ impl View<'_> {
                 ..TransportFacts::PLAIN // each gateway finds out by itself what gets through
             };
             let edge = self.edge(None, to, domain.as_deref(), true);
-            status(&entry, None, to, &CallFacts { edge, transport, needs: CallNeeds::PLAIN })
+            status(
+                &entry,
+                None,
+                to,
+                &CallFacts {
+                    edge,
+                    transport,
+                    needs: CallNeeds::PLAIN,
+                },
+            )
         };
         or_missing(ready(callee).map(pair).collect(), &entry, callee)
     }
@@ -95,29 +135,62 @@ impl View<'_> {
             ..PathStatus::default()
         };
         let Some(callee) = self.routes.get(callee) else {
-            return vec![PathStatus { why: Some(format!("{callee} is not deployed")), ..entry }];
+            return vec![PathStatus {
+                why: Some(format!("{callee} is not deployed")),
+                ..entry
+            }];
         };
         let domain = callee.policy.domain(&callee.id);
         let same_domain = caller.policy.domain(&caller.id) == domain;
         let pairs = ready(caller).flat_map(|from| ready(callee).map(move |to| (from, to)));
-        let pair = |(from, to): (&Instance, &Instance)| {
+        let pair = |(from, to): (&InstanceRoute, &InstanceRoute)| {
             let edge = self.edge(Some(from), to, domain.as_deref(), same_domain);
             let transport = self.transport(from.id, to);
-            status(&entry, Some(from), to, &CallFacts { edge, transport, needs: CallNeeds::PLAIN })
+            status(
+                &entry,
+                Some(from),
+                to,
+                &CallFacts {
+                    edge,
+                    transport,
+                    needs: CallNeeds::PLAIN,
+                },
+            )
         };
         let pairs = pairs.map(pair).collect();
-        or_missing(pairs, &entry, if ready(caller).next().is_none() { caller } else { callee })
+        or_missing(
+            pairs,
+            &entry,
+            if ready(caller).next().is_none() {
+                caller
+            } else {
+                callee
+            },
+        )
     }
 
     /// From function to function: straight to the instance, or through the gateway.
-    fn transport(&self, from: InstanceId, to: &Instance) -> TransportFacts {
-        let is_introduced = self.introduced.get(&from).is_some_and(|callees| callees.contains(&to.addr));
-        if is_introduced { TransportFacts::INTRODUCED } else { TransportFacts::PLAIN }
+    fn transport(&self, from: InstanceId, to: &InstanceRoute) -> TransportFacts {
+        let is_introduced = self
+            .introduced
+            .get(&from)
+            .is_some_and(|callees| callees.contains(&to.addr));
+        if is_introduced {
+            TransportFacts::INTRODUCED
+        } else {
+            TransportFacts::PLAIN
+        }
     }
 
     /// The gateway (`from: None`) runs on this node.
-    fn edge(&self, from: Option<&Instance>, to: &Instance, domain: Option<&str>, same_domain: bool) -> EdgeFacts {
-        let is_here = |instance: &Instance| instance.locality == Locality::SameNode;
+    fn edge(
+        &self,
+        from: Option<&InstanceRoute>,
+        to: &InstanceRoute,
+        domain: Option<&str>,
+        same_domain: bool,
+    ) -> EdgeFacts {
+        let is_here = |instance: &InstanceRoute| instance.locality == InstanceLocality::SameNode;
         let channels = domain.and_then(|domain| self.channels.get(domain));
         let caller = from.map(|from| from.id);
         EdgeFacts {
@@ -125,13 +198,19 @@ impl View<'_> {
             callee_in_domain: domain.is_some(),
             same_domain,
             caller_attached: channels.is_some_and(|domain| domain.endpoints.contains(&caller)),
-            callee_attached: channels.is_some_and(|domain| domain.channels.contains(&(caller, to.id))),
+            callee_attached: channels
+                .is_some_and(|domain| domain.channels.contains(&(caller, to.id))),
         }
     }
 }
 
-fn status(entry: &PathStatus, from: Option<&Instance>, to: &Instance, facts: &CallFacts) -> PathStatus {
-    let choice = path::select(facts).first();
+fn status(
+    entry: &PathStatus,
+    from: Option<&InstanceRoute>,
+    to: &InstanceRoute,
+    facts: &CallFacts,
+) -> PathStatus {
+    let choice = path::select_paths(facts).first_choice();
     PathStatus {
         caller_instance: from.map(|from| from.id.to_string()),
         callee_instance: Some(to.id.to_string()),
@@ -142,59 +221,104 @@ fn status(entry: &PathStatus, from: Option<&Instance>, to: &Instance, facts: &Ca
     }
 }
 
-fn ready(function: &FunctionRoute) -> impl Iterator<Item = &Instance> {
-    function.instances.iter().filter(|instance| instance.state == InstanceState::Ready)
+fn ready(function: &FunctionRoute) -> impl Iterator<Item = &InstanceRoute> {
+    function
+        .instances
+        .iter()
+        .filter(|instance| instance.state == InstanceState::Ready)
 }
 
 /// An edge without ready instances has one entry, which says why.
-fn or_missing(pairs: Vec<PathStatus>, entry: &PathStatus, missing: &FunctionRoute) -> Vec<PathStatus> {
+fn or_missing(
+    pairs: Vec<PathStatus>,
+    entry: &PathStatus,
+    missing: &FunctionRoute,
+) -> Vec<PathStatus> {
     if !pairs.is_empty() {
         return pairs;
     }
-    let how = if missing.replicas == 0 { "is asleep" } else { "has no ready instance" };
-    vec![PathStatus { why: Some(format!("{} {how}", missing.id)), ..entry.clone() }]
+    let how = if missing.replicas == 0 {
+        "is asleep"
+    } else {
+        "has no ready instance"
+    };
+    vec![PathStatus {
+        why: Some(format!("{} {how}", missing.id)),
+        ..entry.clone()
+    }]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use nearpath_domain::node_side::EndpointId;
-    use nearpath_types::Policy;
-    use nearpath_types::policy::Transport;
+    use nearpath_types::FunctionPolicy;
+    use nearpath_types::policy::CallTransport;
     use std::sync::Arc;
 
     fn addr(id: u64) -> InstanceAddr {
         InstanceAddr(([10, 62, 0, id as u8], 8080).into())
     }
 
-    fn function(name: &str, chain: Option<&str>, calls: &[&str], instances: &[u64]) -> FunctionRoute {
+    fn function(
+        name: &str,
+        chain: Option<&str>,
+        calls: &[&str],
+        instances: &[u64],
+    ) -> FunctionRoute {
         let calls = calls.iter().map(|name| name.parse().unwrap()).collect();
-        let policy = Policy { chain: chain.map(str::to_owned), calls, ..Policy::default() };
-        let ready = |id: &u64| Instance {
+        let policy = FunctionPolicy {
+            chain: chain.map(str::to_owned),
+            calls,
+            ..FunctionPolicy::default()
+        };
+        let ready = |id: &u64| InstanceRoute {
             id: InstanceId(*id),
             addr: addr(*id),
-            locality: Locality::SameNode,
+            locality: InstanceLocality::SameNode,
             state: InstanceState::Ready,
             quic: None,
-            transport: Transport::Auto,
+            transport: CallTransport::Auto,
         };
         let instances: Vec<_> = instances.iter().map(ready).collect();
         let replicas = instances.len() as u32;
-        FunctionRoute { id: name.parse().unwrap(), policy: Arc::new(policy), replicas, instances, trouble: None }
+        FunctionRoute {
+            id: name.parse().unwrap(),
+            policy: Arc::new(policy),
+            replicas,
+            instances,
+            trouble: None,
+        }
     }
 
     fn party(number: u16) -> EndpointId {
         EndpointId::new(number).unwrap()
     }
 
-    fn roll(parties: &[(u16, Option<(u64, &str)>)], channels: &[(u16, u16)]) -> BTreeMap<String, DomainMembership> {
+    fn roll(
+        parties: &[(u16, Option<(u64, &str)>)],
+        channels: &[(u16, u16)],
+    ) -> BTreeMap<String, DomainMembership> {
         let who = |who: &Option<(u64, &str)>| match who {
             None => EndpointOwner::Gateway,
             Some((id, name)) => EndpointOwner::Instance(InstanceId(*id), name.parse().unwrap()),
         };
-        let parties = parties.iter().map(|(number, one)| (party(*number), who(one))).collect();
-        let channels = channels.iter().map(|(caller, callee)| (party(*caller), party(*callee))).collect();
-        [("shop.openfaas-fn".to_owned(), DomainMembership { endpoints: parties, channels })].into()
+        let parties = parties
+            .iter()
+            .map(|(number, one)| (party(*number), who(one)))
+            .collect();
+        let channels = channels
+            .iter()
+            .map(|(caller, callee)| (party(*caller), party(*callee)))
+            .collect();
+        [(
+            "shop.openfaas-fn".to_owned(),
+            DomainMembership {
+                endpoints: parties,
+                channels,
+            },
+        )]
+        .into()
     }
 
     fn told(paths: &[PathStatus]) -> Vec<(String, &str)> {
@@ -210,20 +334,37 @@ mod tests {
                 or(&p.path)
             )
         };
-        paths.iter().map(|path| (line(path), path.not_nearer.as_deref().unwrap_or(""))).collect()
+        paths
+            .iter()
+            .map(|path| (line(path), path.not_nearer.as_deref().unwrap_or("")))
+            .collect()
     }
 
     #[test]
     fn every_pair_is_told_with_what_stands_in_its_way() {
         let functions = vec![
-            function("front", Some("shop"), &["back", "plain", "alone", "other", "nobody"], &[1]),
+            function(
+                "front",
+                Some("shop"),
+                &["back", "plain", "alone", "other", "nobody"],
+                &[1],
+            ),
             function("back", Some("shop"), &["back"], &[2, 3]),
             function("plain", Some("shop"), &["back"], &[4]),
             function("alone", None, &[], &[5]),
             function("other", Some("mail"), &[], &[6]),
         ];
-        let snapshot = Snapshot { version: 1, functions };
-        let parties = [(1, None), (2, None), (3, Some((1, "front"))), (4, Some((2, "back"))), (5, Some((3, "back")))];
+        let snapshot = RoutingSnapshot {
+            version: 1,
+            functions,
+        };
+        let parties = [
+            (1, None),
+            (2, None),
+            (3, Some((1, "front"))),
+            (4, Some((2, "back"))),
+            (5, Some((3, "back"))),
+        ];
         let channels = [(1, 3), (2, 3), (1, 4), (2, 4), (1, 5), (3, 4), (4, 5)];
         let direct = BTreeMap::from([(InstanceId(1), BTreeSet::from([addr(5)]))]);
         let paths = matrix(&snapshot, &roll(&parties, &channels), direct);
@@ -247,17 +388,29 @@ mod tests {
             ("plain/i4 back/i2 http", "caller_no_party"),
             ("plain/i4 back/i3 http", "caller_no_party"),
         ];
-        assert_eq!(told(&paths), expected.map(|(line, why)| (line.to_owned(), why)));
-        assert!(paths.iter().any(|path| path.why.as_deref() == Some("nobody.openfaas-fn is not deployed")));
+        assert_eq!(
+            told(&paths),
+            expected.map(|(line, why)| (line.to_owned(), why))
+        );
+        assert!(
+            paths
+                .iter()
+                .any(|path| path.why.as_deref() == Some("nobody.openfaas-fn is not deployed"))
+        );
     }
 
     /// An instance on another node: the snapshot says so, and nothing else is assumed.
     #[test]
     fn memory_does_not_reach_another_node() {
-        let functions =
-            vec![function("front", Some("shop"), &["back"], &[1]), function("back", Some("shop"), &["front"], &[2])];
-        let mut snapshot = Snapshot { version: 1, functions };
-        snapshot.functions[1].instances[0].locality = Locality::OtherNode;
+        let functions = vec![
+            function("front", Some("shop"), &["back"], &[1]),
+            function("back", Some("shop"), &["front"], &[2]),
+        ];
+        let mut snapshot = RoutingSnapshot {
+            version: 1,
+            functions,
+        };
+        snapshot.functions[1].instances[0].locality = InstanceLocality::OtherNode;
         let parties = [(1, None), (3, Some((1, "front"))), (4, Some((2, "back")))];
         let roll = roll(&parties, &[(1, 3), (1, 4), (3, 4), (4, 3)]);
         let expected = [
@@ -267,16 +420,30 @@ mod tests {
             ("back/i2 front/i1 http", "other_node"),
         ];
         let paths = matrix(&snapshot, &roll, Introduced::new());
-        assert_eq!(told(&paths), expected.map(|(line, why)| (line.to_owned(), why)));
+        assert_eq!(
+            told(&paths),
+            expected.map(|(line, why)| (line.to_owned(), why))
+        );
     }
 
     #[test]
     fn who_sleeps_has_no_path() {
-        let functions = vec![function("front", None, &["back"], &[1]), function("back", None, &[], &[])];
-        let paths = matrix(&Snapshot { version: 1, functions }, &BTreeMap::new(), Introduced::new());
+        let functions = vec![
+            function("front", None, &["back"], &[1]),
+            function("back", None, &[], &[]),
+        ];
+        let paths = matrix(
+            &RoutingSnapshot {
+                version: 1,
+                functions,
+            },
+            &BTreeMap::new(),
+            Introduced::new(),
+        );
         assert_eq!(paths.len(), 3);
-        let asleep =
-            |path: &&PathStatus| path.why.as_deref() == Some("back.openfaas-fn is asleep") && path.path.is_none();
+        let asleep = |path: &&PathStatus| {
+            path.why.as_deref() == Some("back.openfaas-fn is asleep") && path.path.is_none()
+        };
         assert_eq!(paths.iter().filter(asleep).count(), 2);
     }
 }

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::fmt::Error;
 use std::sync::Arc;
 
-use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_types::FunctionId;
-use nearpath_types::pool::PoolStatus;
+use nearpath_types::pool_status::PoolStatus;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
@@ -26,7 +26,7 @@ pub(crate) struct PoolReport(Arc<dyn InstanceMachine>);
 
 impl PoolReport {
     /// Wraps a machine and adds its pool to a registry.
-    pub(crate) fn register(machine: Arc<dyn InstanceMachine>, registry: &Registry) -> Self {
+    pub(crate) fn register(machine: Arc<dyn InstanceMachine>, registry: &MetricsRegistry) -> Self {
         let report = Self(machine);
         registry.with(|registry| registry.register_collector(Box::new(report.clone())));
         report
@@ -70,8 +70,11 @@ impl Collector for PoolReport {
 fn merge_identities(all: Vec<PoolStatus>) -> Vec<PoolStatus> {
     let mut merged: Vec<PoolStatus> = Vec::new();
     for one in all {
-        match merged.last_mut().filter(|last| pool_labels(last) == pool_labels(&one)) {
-            Some(last) => last.add(&one),
+        match merged
+            .last_mut()
+            .filter(|last| pool_labels(last) == pool_labels(&one))
+        {
+            Some(last) => last.merge_epoch(&one),
             None => merged.push(one),
         }
     }
@@ -79,57 +82,154 @@ fn merge_identities(all: Vec<PoolStatus>) -> Vec<PoolStatus> {
 }
 
 fn pool_labels(one: &PoolStatus) -> Labels<'_> {
-    let PoolStatus { owner, namespace, destination, protocol, .. } = one;
-    [("owner", owner), ("namespace", namespace), ("destination", destination), ("protocol", protocol)]
+    let PoolStatus {
+        owner,
+        namespace,
+        destination,
+        protocol,
+        ..
+    } = one;
+    [
+        ("owner", owner),
+        ("namespace", namespace),
+        ("destination", destination),
+        ("protocol", protocol),
+    ]
 }
 
 fn encode_gauges(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
     type Value = fn(&PoolStatus) -> u32;
     let gauges: [(&str, &str, Value); 5] = [
-        ("nearpath_pool_connections", "Open connections to a destination outside", |one| one.open),
-        ("nearpath_pool_warm", "Of these, idle and unused", |one| one.warm),
-        ("nearpath_pool_connecting", "Of these, still connecting", |one| one.connecting),
-        ("nearpath_pool_waiting", "Clients waiting for a connection", |one| one.waiting),
-        ("nearpath_pool_max", "Maximum number of connections", |one| one.max),
+        (
+            "nearpath_pool_connections",
+            "Open connections to a destination outside",
+            |one| one.open,
+        ),
+        ("nearpath_pool_warm", "Of these, idle and unused", |one| {
+            one.warm
+        }),
+        (
+            "nearpath_pool_connecting",
+            "Of these, still connecting",
+            |one| one.connecting,
+        ),
+        (
+            "nearpath_pool_waiting",
+            "Clients waiting for a connection",
+            |one| one.waiting,
+        ),
+        (
+            "nearpath_pool_max",
+            "Maximum number of connections",
+            |one| one.max,
+        ),
     ];
     for (name, help, value) in gauges {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        all.iter().try_for_each(|one| metric.encode_family(&pool_labels(one))?.encode_gauge(&i64::from(value(one))))?;
+        all.iter().try_for_each(|one| {
+            metric
+                .encode_family(&pool_labels(one))?
+                .encode_gauge(&i64::from(value(one)))
+        })?;
     }
     Ok(())
 }
 
 fn encode_oldest(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
     let help = "Age of the oldest warm connection in seconds";
-    let mut metric = to.encode_descriptor("nearpath_pool_oldest_seconds", help, None, MetricType::Gauge)?;
-    let ages = all.iter().filter_map(|one| Some((one, one.oldest_seconds?)));
-    ages.into_iter().try_for_each(|(one, age)| metric.encode_family(&pool_labels(one))?.encode_gauge(&age))
+    let mut metric = to.encode_descriptor(
+        "nearpath_pool_oldest_seconds",
+        help,
+        None,
+        MetricType::Gauge,
+    )?;
+    let ages = all
+        .iter()
+        .filter_map(|one| Some((one, one.oldest_seconds?)));
+    ages.into_iter()
+        .try_for_each(|(one, age)| metric.encode_family(&pool_labels(one))?.encode_gauge(&age))
 }
 
 fn encode_counters(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
     type Value = fn(&PoolStatus) -> u64;
     let counters: [(&str, &str, Value); 14] = [
-        ("nearpath_pool_hits", "Clients that got an open connection", |one| one.hits),
-        ("nearpath_pool_given", "Of these, warm sockets that replaced a function's own", |one| one.given),
-        ("nearpath_pool_opened", "Connections with an initial window learned from earlier ones", |one| one.opened),
-        ("nearpath_pool_misses", "Clients whose connection had to be opened", |one| one.misses),
-        ("nearpath_pool_waits", "Clients that waited because of the limit", |one| one.waits),
-        ("nearpath_pool_refused", "Clients that got no connection", |one| one.refused),
-        ("nearpath_pool_failed", "Connections that the destination refused", |one| one.failed),
-        ("nearpath_pool_stale", "Warm connections found dead at hand-out", |one| one.stale),
-        ("nearpath_pool_resets", "Used connections reset for their next client", |one| one.resets),
-        ("nearpath_pool_cache_hits", "Requests served from the cache", |one| one.cache_hits),
-        ("nearpath_pool_early_writes", "Writes acknowledged before they reached the destination", |one| {
-            one.early_writes
-        }),
-        ("nearpath_pool_failed_writes", "Of these, writes that failed", |one| one.failed_writes),
-        ("nearpath_pool_prefetch_used", "Prefetched reads that were used", |one| one.prefetch_used),
-        ("nearpath_pool_prefetch_unused", "Prefetched reads that were not used in time", |one| one.prefetch_unused),
+        (
+            "nearpath_pool_hits",
+            "Clients that got an open connection",
+            |one| one.hits,
+        ),
+        (
+            "nearpath_pool_given",
+            "Of these, warm sockets that replaced a function's own",
+            |one| one.given,
+        ),
+        (
+            "nearpath_pool_opened",
+            "Connections with an initial window learned from earlier ones",
+            |one| one.opened,
+        ),
+        (
+            "nearpath_pool_misses",
+            "Clients whose connection had to be opened",
+            |one| one.misses,
+        ),
+        (
+            "nearpath_pool_waits",
+            "Clients that waited because of the limit",
+            |one| one.waits,
+        ),
+        (
+            "nearpath_pool_refused",
+            "Clients that got no connection",
+            |one| one.refused,
+        ),
+        (
+            "nearpath_pool_failed",
+            "Connections that the destination refused",
+            |one| one.failed,
+        ),
+        (
+            "nearpath_pool_stale",
+            "Warm connections found dead at hand-out",
+            |one| one.stale,
+        ),
+        (
+            "nearpath_pool_resets",
+            "Used connections reset for their next client",
+            |one| one.resets,
+        ),
+        (
+            "nearpath_pool_cache_hits",
+            "Requests served from the cache",
+            |one| one.cache_hits,
+        ),
+        (
+            "nearpath_pool_early_writes",
+            "Writes acknowledged before they reached the destination",
+            |one| one.early_writes,
+        ),
+        (
+            "nearpath_pool_failed_writes",
+            "Of these, writes that failed",
+            |one| one.failed_writes,
+        ),
+        (
+            "nearpath_pool_prefetch_used",
+            "Prefetched reads that were used",
+            |one| one.prefetch_used,
+        ),
+        (
+            "nearpath_pool_prefetch_unused",
+            "Prefetched reads that were not used in time",
+            |one| one.prefetch_unused,
+        ),
     ];
     for (name, help, value) in counters {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
         for one in all {
-            metric.encode_family(&pool_labels(one))?.encode_counter(&value(one), None as NoExemplar)?;
+            metric
+                .encode_family(&pool_labels(one))?
+                .encode_counter(&value(one), None as NoExemplar)?;
         }
     }
     Ok(())
@@ -137,12 +237,25 @@ fn encode_counters(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(),
 
 fn encode_bytes(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
     let help = "Bytes to and from a destination outside, without replaced sockets";
-    let mut metric = to.encode_descriptor("nearpath_pool_carried_bytes", help, None, MetricType::Counter)?;
+    let mut metric = to.encode_descriptor(
+        "nearpath_pool_carried_bytes",
+        help,
+        None,
+        MetricType::Counter,
+    )?;
     for one in all {
         for (direction, count) in [("sent", one.sent_bytes), ("received", one.received_bytes)] {
             let [owner, namespace, destination, protocol] = pool_labels(one);
-            let labels = [owner, namespace, destination, protocol, ("direction", direction)];
-            metric.encode_family(&labels)?.encode_counter(&count, None as NoExemplar)?;
+            let labels = [
+                owner,
+                namespace,
+                destination,
+                protocol,
+                ("direction", direction),
+            ];
+            metric
+                .encode_family(&labels)?
+                .encode_counter(&count, None as NoExemplar)?;
         }
     }
     Ok(())
@@ -151,15 +264,34 @@ fn encode_bytes(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Er
 fn encode_reasons(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
     type Value = fn(&PoolStatus) -> &BTreeMap<String, u64>;
     let counters: [(&str, &str, Value); 2] = [
-        ("nearpath_pool_pins", "Clients that kept a connection until they disconnected", |one| &one.pins),
-        ("nearpath_pool_passed", "Connects whose socket was not replaced by a warm one", |one| &one.passed),
+        (
+            "nearpath_pool_pins",
+            "Clients that kept a connection until they disconnected",
+            |one| &one.pins,
+        ),
+        (
+            "nearpath_pool_passed",
+            "Connects whose socket was not replaced by a warm one",
+            |one| &one.passed,
+        ),
     ];
     for (name, help, value) in counters {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (one, (why, count)) in all.iter().flat_map(|one| value(one).iter().map(move |counted| (one, counted))) {
+        for (one, (why, count)) in all
+            .iter()
+            .flat_map(|one| value(one).iter().map(move |counted| (one, counted)))
+        {
             let [owner, namespace, destination, protocol] = pool_labels(one);
-            let labels = [owner, namespace, destination, protocol, ("reason", why.as_str())];
-            metric.encode_family(&labels)?.encode_counter(count, None as NoExemplar)?;
+            let labels = [
+                owner,
+                namespace,
+                destination,
+                protocol,
+                ("reason", why.as_str()),
+            ];
+            metric
+                .encode_family(&labels)?
+                .encode_counter(count, None as NoExemplar)?;
         }
     }
     Ok(())
@@ -198,11 +330,16 @@ mod tests {
             oldest_seconds: Some(1.5),
             ..PoolStatus::default()
         };
-        let other = PoolStatus { identity: "root".into(), ..one.clone() };
-        let registry = Registry::default();
-        registry.with(|registry| registry.register_collector(Box::new(FixedStatus(vec![one, other]))));
+        let other = PoolStatus {
+            identity: "root".into(),
+            ..one.clone()
+        };
+        let registry = MetricsRegistry::default();
+        registry
+            .with(|registry| registry.register_collector(Box::new(FixedStatus(vec![one, other]))));
         let text = registry.encode();
-        let labels = r#"owner="cart.dev",namespace="dev",destination="db:5432",protocol="postgres""#;
+        let labels =
+            r#"owner="cart.dev",namespace="dev",destination="db:5432",protocol="postgres""#;
         for line in [
             format!("nearpath_pool_connections{{{labels}}} 6"),
             format!("nearpath_pool_hits_total{{{labels}}} 14"),
@@ -210,7 +347,10 @@ mod tests {
             format!("nearpath_pool_pins_total{{{labels},reason=\"LISTEN\"}} 4"),
             format!("nearpath_pool_oldest_seconds{{{labels}}} 1.5"),
         ] {
-            assert!(text.lines().any(|shown| shown == line), "{line} is missing in:\n{text}");
+            assert!(
+                text.lines().any(|shown| shown == line),
+                "{line} is missing in:\n{text}"
+            );
         }
         assert!(!text.contains("shop"), "the identity is not a label");
     }

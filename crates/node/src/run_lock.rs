@@ -64,12 +64,18 @@ pub fn sweep_ended_runs(data_dir: &Path, node: &str) -> io::Result<()> {
     SocketCgroupGuard::sweep_leftovers();
     for number in 0..MAX_RUNS {
         // Held during the sweep: a new process could claim the number.
-        let Some(_lock) = try_lock(data_dir, number, false)? else { continue };
+        let Some(_lock) = try_lock(data_dir, number, false)? else {
+            continue;
+        };
         let cgroups = NodeCgroups::detect(&run_name(node, number));
         let report = cgroups.sweep_leftovers()?;
         cgroups.remove_node_folders();
         if report.removed > 0 {
-            tracing::info!(cgroups = report.removed, killed = report.killed, "removed leftovers of an earlier run");
+            tracing::info!(
+                cgroups = report.removed,
+                killed = report.killed,
+                "removed leftovers of an earlier run"
+            );
         }
         for leftover in ["tmp", "dispatch"] {
             remove_folder(&data_dir.join(run_name(leftover, number)))?;
@@ -89,7 +95,7 @@ fn locks_folder(data_dir: &Path) -> PathBuf {
     data_dir.join("runs")
 }
 
-/// Tries to lock a number. Returns `None` if another process holds it, or if the file is missing
+/// Tries to lock a number. Returns `NoConnection` if another process holds it, or if the file is missing
 /// and not to be created.
 fn try_lock(data_dir: &Path, number: usize, create: bool) -> io::Result<Option<File>> {
     let file =
@@ -125,12 +131,16 @@ mod tests {
     #[test]
     fn a_sweep_spares_living_runs() {
         let folder = tempfile::tempdir().unwrap();
-        let (ended, lives) =
-            (RunLock::claim_number(folder.path()).unwrap(), RunLock::claim_number(folder.path()).unwrap());
+        let (ended, lives) = (
+            RunLock::claim_number(folder.path()).unwrap(),
+            RunLock::claim_number(folder.path()).unwrap(),
+        );
         let tmp = |run: &RunLock| folder.path().join(run_name("tmp", run.number()));
         let (gone, there) = (tmp(&ended), tmp(&lives));
         drop(ended);
-        [&gone, &there].iter().for_each(|path| fs::create_dir_all(path.join("sub")).unwrap());
+        [&gone, &there]
+            .iter()
+            .for_each(|path| fs::create_dir_all(path.join("sub")).unwrap());
         sweep_ended_runs(folder.path(), "a-node-that-is-none").unwrap();
         assert!(!gone.exists() && there.exists());
     }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_domain::EndpointId;
 use nearpath_domain::node_side;
 use nearpath_kernel::bpf::{SockmapCounters, SockmapRouter};
@@ -34,7 +34,7 @@ struct DomainRouter {
 
 impl SockmapRouters {
     /// Creates an empty set and adds its counters to a registry.
-    pub(crate) fn new(registry: &Registry) -> Self {
+    pub(crate) fn new(registry: &MetricsRegistry) -> Self {
         let routers = Self::default();
         registry.with(|r| r.register_collector(Box::new(routers.clone())));
         routers
@@ -45,7 +45,10 @@ impl SockmapRouters {
     /// # Errors
     /// Names the missing facility of this machine or build.
     pub(crate) fn open_router(&self) -> io::Result<Arc<dyn node_side::SockmapExchange>> {
-        let domain_router = Arc::new(DomainRouter { router: SockmapRouter::create()?, routers: self.clone() });
+        let domain_router = Arc::new(DomainRouter {
+            router: SockmapRouter::create()?,
+            routers: self.clone(),
+        });
         self.with_totals(|totals| totals.live.push(Arc::downgrade(&domain_router)));
         Ok(domain_router)
     }
@@ -53,7 +56,10 @@ impl SockmapRouters {
     fn read_counters(&self) -> SockmapCounters {
         // Read outside the lock: dropping the last reference to a router takes the lock.
         let (live, past) = self.with_totals(|totals| (totals.live.clone(), totals.past));
-        let live = live.iter().filter_map(Weak::upgrade).map(|domain_router| domain_router.router.read_counters());
+        let live = live
+            .iter()
+            .filter_map(Weak::upgrade)
+            .map(|domain_router| domain_router.router.read_counters());
         live.fold(past, add_counters)
     }
 
@@ -76,7 +82,9 @@ impl Drop for DomainRouter {
         let counts = self.router.read_counters();
         self.routers.with_totals(|totals| {
             // The dropped router's own weak reference is dead by now.
-            totals.live.retain(|domain_router| domain_router.strong_count() > 0);
+            totals
+                .live
+                .retain(|domain_router| domain_router.strong_count() > 0);
             totals.past = add_counters(totals.past, counts);
         });
     }
@@ -84,7 +92,9 @@ impl Drop for DomainRouter {
 
 impl node_side::SockmapExchange for DomainRouter {
     fn create_sockets(&self, endpoint: EndpointId) -> io::Result<[OwnedFd; 2]> {
-        self.router.add_endpoint(endpoint.get()).map(|seat| [seat.endpoint, seat.node])
+        self.router
+            .add_endpoint(endpoint.get())
+            .map(|seat| [seat.endpoint, seat.node])
     }
 
     fn remove_endpoint(&self, endpoint: EndpointId) {
@@ -102,16 +112,34 @@ impl node_side::SockmapExchange for DomainRouter {
 
 impl Collector for SockmapRouters {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let SockmapCounters { delivered, denied, absent, malformed } = self.read_counters();
+        let SockmapCounters {
+            delivered,
+            denied,
+            absent,
+            malformed,
+        } = self.read_counters();
         let all = [
-            ("delivered", "Descriptors delivered by the kernel", delivered),
-            ("denied", "Descriptors that the sender may not send, or malformed ones", denied + malformed),
+            (
+                "delivered",
+                "Descriptors delivered by the kernel",
+                delivered,
+            ),
+            (
+                "denied",
+                "Descriptors that the sender may not send, or malformed ones",
+                denied + malformed,
+            ),
             ("absent", "Descriptors to an endpoint that is gone", absent),
         ];
         for (what, help, count) in all {
             let counter = ConstCounter::new(count);
             let name = format!("nearpath_descriptors_{what}");
-            counter.encode(encoder.encode_descriptor(&name, help, None, counter.metric_type())?)?;
+            counter.encode(encoder.encode_descriptor(
+                &name,
+                help,
+                None,
+                counter.metric_type(),
+            )?)?;
         }
         Ok(())
     }

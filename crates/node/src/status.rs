@@ -12,7 +12,11 @@ impl StatusSource for Node {
             StatusQuery::Memory => StatusReport::Memory(self.stats.memory_status()),
             StatusQuery::Paths => {
                 let snapshot = self.watch_snapshots.borrow().clone();
-                StatusReport::Paths(paths::matrix(&snapshot, &self.stats.memberships(), self.stats.direct_paths()))
+                StatusReport::Paths(paths::matrix(
+                    &snapshot,
+                    &self.stats.memberships(),
+                    self.stats.direct_paths(),
+                ))
             }
             StatusQuery::Pool => StatusReport::Pool(self.pool_report.read_status()),
         }

@@ -9,45 +9,62 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nearpath_p2p::driver::{Driver, Introduction, Ports, Settings, Verdict};
-use nearpath_p2p::handshake::secure;
-use nearpath_p2p::migrate::{Relay, Way, local};
+use nearpath_p2p::driver::{
+    DriverSettings, LocalPorts, PeerIntroduction, PunchDriver, SearchOutcome,
+};
+use nearpath_p2p::handshake::secure_stream;
+use nearpath_p2p::migrate::{MigratingStream, RelayConnection, memory_relays};
 use nearpath_p2p::punch::Transport;
-use nearpath_p2p::punch::session::Role;
-use nearpath_testkit::lab::nat::{Family, Kind, Pair, Plan};
-use nearpath_testkit::lab::{Lab, Link as Line, Node};
+use nearpath_p2p::punch::session::SessionRole;
+use nearpath_testkit::lab::nat::{IpFamily, NatKind, NatPair, NatPlan};
+use nearpath_testkit::lab::{LabNode, LinkConditions as Line, NetworkLab};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use nearpath_testkit::p2p::introduction::{Watching, introduce, machines, on_a_runtime, side_of};
+use nearpath_testkit::p2p::introduction::{
+    LabObservers, block_on, introduce_pair, pair_machines, side_of,
+};
 
 const ROUNDS: usize = 3;
 
 fn main() {
-    let megabytes = std::env::args().nth(1).map_or(256, |text| text.parse().unwrap());
-    if !nearpath_testkit::lab::nat::available() {
+    let megabytes = std::env::args()
+        .nth(1)
+        .map_or(256, |text| text.parse().unwrap());
+    if !nearpath_testkit::lab::nat::check_available() {
         return eprintln!("needs nft: tools/need nft=nftables");
     }
-    delays();
-    speeds(megabytes << 20);
+    measure_delays();
+    measure_speeds(megabytes << 20);
 }
 
 /// Both ready, until the leader has the connection: the rendezvous' stand-in passes words on at once.
-fn delays() {
-    println!("{:<34} {:>8} {:>8}", "time to a direct connection, ms", "TCP", "UDP");
+fn measure_delays() {
+    println!(
+        "{:<34} {:>8} {:>8}",
+        "time to a direct connection, ms", "TCP", "UDP"
+    );
     for (kinds, one_way) in [
-        ([Kind::None, Kind::None], 0),
-        ([Kind::PortRestricted, Kind::PortRestricted], 0),
-        ([Kind::None, Kind::None], 20),
-        ([Kind::PortRestricted, Kind::PortRestricted], 20),
-        ([Kind::Symmetric, Kind::Restricted], 20),
+        ([NatKind::None, NatKind::None], 0),
+        ([NatKind::PortRestricted, NatKind::PortRestricted], 0),
+        ([NatKind::None, NatKind::None], 20),
+        ([NatKind::PortRestricted, NatKind::PortRestricted], 20),
+        ([NatKind::Symmetric, NatKind::Restricted], 20),
     ] {
-        let line = Line { delay: Duration::from_millis(one_way), ..Line::default() };
-        let [first, second] = kinds.map(|kind| Plan { line: line.clone(), ..kind.into() });
-        let pair = Lab::pair(first, second).unwrap();
-        let watching = Watching::begin(&pair.internet);
+        let line = Line {
+            delay: Duration::from_millis(one_way),
+            ..Line::default()
+        };
+        let [first, second] = kinds.map(|kind| NatPlan {
+            conditions: line.clone(),
+            ..kind.into()
+        });
+        let pair = NetworkLab::nat_pair(first, second).unwrap();
+        let watching = LabObservers::start(&pair.internet);
         let after = [Transport::Tcp, Transport::Udp].map(|transport| {
-            let mut all: Vec<f64> = (0..5).map(|_| time_to_direct(&pair, &watching, transport)).collect();
+            let mut all: Vec<f64> = (0..5)
+                .map(|_| time_to_direct(&pair, &watching, transport))
+                .collect();
             all.sort_by(f64::total_cmp);
             all[2]
         });
@@ -56,116 +73,234 @@ fn delays() {
     }
 }
 
-fn time_to_direct(pair: &Pair, watching: &Watching, transport: Transport) -> f64 {
-    let went = both(pair, introduce(&watching.observers), |introduction, relay| async move {
-        let role = introduction.session.role;
-        let (driver, arrivals, mut verdict) =
-            Driver::new(Ports::bind(&[transport]).unwrap(), introduction, Settings::default()).unwrap();
-        let running = tokio::spawn(driver.run());
-        let mut way = Way::on_relay(role == Role::Leader, relay, arrivals);
-        let known = verdict.wait_for(|verdict| *verdict != Verdict::Looking).await.map(|known| *known).unwrap();
-        way.write_all(b"x").await.unwrap();
-        way.read_exact(&mut [0]).await.unwrap();
-        way.close().await.unwrap();
-        running.await.unwrap();
-        known
-    });
-    match went[0] {
-        Verdict::Direct { after, .. } => after.as_secs_f64() * 1e3,
+fn time_to_direct(pair: &NatPair, watching: &LabObservers, transport: Transport) -> f64 {
+    let outcomes = run_on_both(
+        pair,
+        introduce_pair(&watching.observers),
+        |introduction, relay| async move {
+            let role = introduction.session.role;
+            let (driver, arrivals, mut verdict) = PunchDriver::new(
+                LocalPorts::bind(&[transport]).unwrap(),
+                introduction,
+                DriverSettings::default(),
+            )
+            .unwrap();
+            let running = tokio::spawn(driver.run());
+            let mut stream =
+                MigratingStream::on_relay(role == SessionRole::Leader, relay, arrivals);
+            let outcome = verdict
+                .wait_for(|verdict| *verdict != SearchOutcome::Searching)
+                .await
+                .map(|known| *known)
+                .unwrap();
+            stream.write_all(b"x").await.unwrap();
+            stream.read_exact(&mut [0]).await.unwrap();
+            stream.close().await.unwrap();
+            running.await.unwrap();
+            outcome
+        },
+    );
+    match outcomes[0] {
+        SearchOutcome::Direct { elapsed: after, .. } => after.as_secs_f64() * 1e3,
         other => panic!("{other:?}"),
     }
 }
 
 /// Does the same on both machines.
-fn both<T: Send, F: Future<Output = T>>(
-    pair: &Pair,
-    introductions: [Introduction; 2],
-    work: impl Fn(Introduction, Box<dyn Relay>) -> F + Sync,
+fn run_on_both<T: Send, F: Future<Output = T>>(
+    pair: &NatPair,
+    introductions: [PeerIntroduction; 2],
+    work: impl Fn(PeerIntroduction, Box<dyn RelayConnection>) -> F + Sync,
 ) -> Vec<T> {
-    let (near, far) = local(8);
-    let relays: [Box<dyn Relay>; 2] = [Box::new(near), Box::new(far)];
-    let sides = machines(pair).into_iter().zip(introductions).zip(relays);
+    let (near, far) = memory_relays(8);
+    let relays: [Box<dyn RelayConnection>; 2] = [Box::new(near), Box::new(far)];
+    let sides = pair_machines(pair)
+        .into_iter()
+        .zip(introductions)
+        .zip(relays);
     thread::scope(|scope| {
         let threads: Vec<_> = sides
             .map(|((node, introduction), relay)| {
                 let work = &work;
-                scope.spawn(move || node.enter(|| on_a_runtime(async { work(introduction, relay).await })))
+                scope.spawn(move || {
+                    node.enter(|| block_on(async { work(introduction, relay).await }))
+                })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     })
 }
 
 /// The one behind a NAT sends to the one that anybody reaches.
-fn speeds(bytes: usize) {
-    let pair = Lab::pair(Kind::PortRestricted, Kind::None).unwrap();
-    let watching = Watching::begin(&pair.internet);
-    println!("\n{:<34} Mbit/s, {ROUNDS} rounds, interleaved", "one direction");
+fn measure_speeds(bytes: usize) {
+    let pair = NetworkLab::nat_pair(NatKind::PortRestricted, NatKind::None).unwrap();
+    let watching = LabObservers::start(&pair.internet);
+    println!(
+        "\n{:<34} Mbit/s, {ROUNDS} rounds, interleaved",
+        "one direction"
+    );
     let mut all: [Vec<f64>; 5] = Default::default();
     for _ in 0..ROUNDS {
-        all[0].push(plain(&pair, bytes, None, &watching));
-        all[1].push(punched(&pair, bytes, false, Transport::Tcp, &watching));
-        all[2].push(plain(&pair, bytes / 4, Some(()), &watching));
-        all[3].push(punched(&pair, bytes / 4, true, Transport::Tcp, &watching));
-        all[4].push(punched(&pair, bytes / 4, true, Transport::Udp, &watching));
+        all[0].push(measure_plain(&pair, bytes, None, &watching));
+        all[1].push(measure_punched(
+            &pair,
+            bytes,
+            false,
+            Transport::Tcp,
+            &watching,
+        ));
+        all[2].push(measure_plain(&pair, bytes / 4, Some(()), &watching));
+        all[3].push(measure_punched(
+            &pair,
+            bytes / 4,
+            true,
+            Transport::Tcp,
+            &watching,
+        ));
+        all[4].push(measure_punched(
+            &pair,
+            bytes / 4,
+            true,
+            Transport::Udp,
+            &watching,
+        ));
     }
-    let names = ["plain TCP", "punched TCP", "plain TCP, TLS", "punched TCP, TLS", "punched UDP, TLS in QUIC"];
+    let names = [
+        "plain TCP",
+        "punched TCP",
+        "plain TCP, TLS",
+        "punched TCP, TLS",
+        "punched UDP, TLS in QUIC",
+    ];
     for (name, speeds) in names.iter().zip(&all) {
-        println!("{name:<34} {}", speeds.iter().map(|one| format!("{one:>8.0}")).collect::<String>());
+        println!(
+            "{name:<34} {}",
+            speeds
+                .iter()
+                .map(|one| format!("{one:>8.0}"))
+                .collect::<String>()
+        );
     }
 }
 
-fn plain(pair: &Pair, bytes: usize, tls: Option<()>, watching: &Watching) -> f64 {
-    let to = SocketAddr::new(pair.second.machine().address(Family::V4).unwrap(), 9000);
-    let listener = enter(machines(pair)[1], || std::net::TcpListener::bind(to).unwrap());
+fn measure_plain(pair: &NatPair, bytes: usize, tls: Option<()>, watching: &LabObservers) -> f64 {
+    let to = SocketAddr::new(
+        pair.second
+            .first_machine()
+            .address_of(IpFamily::V4)
+            .unwrap(),
+        9000,
+    );
+    let listener = enter_node(pair_machines(pair)[1], || {
+        std::net::TcpListener::bind(to).unwrap()
+    });
     listener.set_nonblocking(true).unwrap();
     let listener = std::sync::Mutex::new(Some(listener));
-    let took = both(pair, introduce(&watching.observers), |introduction, _| {
-        let leads = introduction.session.role == Role::Leader;
-        let listener = if leads { None } else { listener.lock().unwrap().take() };
-        async move {
-            let stream = match listener {
-                None => TcpStream::connect(to).await.unwrap(),
-                Some(listener) => TcpListener::from_std(listener).unwrap().accept().await.unwrap().0,
+    let took = run_on_both(
+        pair,
+        introduce_pair(&watching.observers),
+        |introduction, _| {
+            let leads = introduction.session.role == SessionRole::Leader;
+            let listener = if leads {
+                None
+            } else {
+                listener.lock().unwrap().take()
             };
-            let way = over(stream);
-            match tls {
-                None => transfer(way, leads, bytes).await,
-                Some(()) => {
-                    transfer(secure(way, side_of(&introduction), &introduction.pair).await.unwrap(), leads, bytes).await
+            async move {
+                let stream = match listener {
+                    None => TcpStream::connect(to).await.unwrap(),
+                    Some(listener) => {
+                        TcpListener::from_std(listener)
+                            .unwrap()
+                            .accept()
+                            .await
+                            .unwrap()
+                            .0
+                    }
+                };
+                let stream = stream_over(stream);
+                match tls {
+                    None => transfer(stream, leads, bytes).await,
+                    Some(()) => {
+                        transfer(
+                            secure_stream(stream, side_of(&introduction), &introduction.pair)
+                                .await
+                                .unwrap(),
+                            leads,
+                            bytes,
+                        )
+                        .await
+                    }
                 }
             }
-        }
-    });
-    megabits(bytes, took[1])
+        },
+    );
+    megabits_per_second(bytes, took[1])
 }
 
 /// The same code around it, on a connection that was not punched.
-fn over(stream: TcpStream) -> Way {
+fn stream_over(stream: TcpStream) -> MigratingStream {
     let (arrive, arrivals) = tokio::sync::mpsc::unbounded_channel();
-    arrive.send(Ok(Box::new(stream) as Box<dyn nearpath_p2p::migrate::Direct>)).unwrap();
-    Way::without_relay(arrivals)
+    arrive
+        .send(Ok(
+            Box::new(stream) as Box<dyn nearpath_p2p::migrate::DirectConnection>
+        ))
+        .unwrap();
+    MigratingStream::without_relay(arrivals)
 }
 
-fn punched(pair: &Pair, bytes: usize, tls: bool, transport: Transport, watching: &Watching) -> f64 {
-    let took = both(pair, introduce(&watching.observers), |introduction, relay| async move {
-        let (role, side, peers) = (introduction.session.role, side_of(&introduction), introduction.pair.clone());
-        let (driver, arrivals, mut verdict) =
-            Driver::new(Ports::bind(&[transport]).unwrap(), introduction, Settings::default()).unwrap();
-        tokio::spawn(driver.run());
-        let way = Way::on_relay(role == Role::Leader, relay, arrivals);
-        verdict.wait_for(|verdict| matches!(verdict, Verdict::Direct { .. })).await.unwrap();
-        if tls {
-            transfer(secure(way, side, &peers).await.unwrap(), role == Role::Leader, bytes).await
-        } else {
-            transfer(way, role == Role::Leader, bytes).await
-        }
-    });
-    megabits(bytes, took[1])
+fn measure_punched(
+    pair: &NatPair,
+    bytes: usize,
+    tls: bool,
+    transport: Transport,
+    watching: &LabObservers,
+) -> f64 {
+    let took = run_on_both(
+        pair,
+        introduce_pair(&watching.observers),
+        |introduction, relay| async move {
+            let (role, side, peers) = (
+                introduction.session.role,
+                side_of(&introduction),
+                introduction.pair.clone(),
+            );
+            let (driver, arrivals, mut verdict) = PunchDriver::new(
+                LocalPorts::bind(&[transport]).unwrap(),
+                introduction,
+                DriverSettings::default(),
+            )
+            .unwrap();
+            tokio::spawn(driver.run());
+            let stream = MigratingStream::on_relay(role == SessionRole::Leader, relay, arrivals);
+            verdict
+                .wait_for(|verdict| matches!(verdict, SearchOutcome::Direct { .. }))
+                .await
+                .unwrap();
+            if tls {
+                transfer(
+                    secure_stream(stream, side, &peers).await.unwrap(),
+                    role == SessionRole::Leader,
+                    bytes,
+                )
+                .await
+            } else {
+                transfer(stream, role == SessionRole::Leader, bytes).await
+            }
+        },
+    );
+    megabits_per_second(bytes, took[1])
 }
 
 /// One side sends, after a word there and back; the other says how long it took.
-async fn transfer(mut stream: impl AsyncRead + AsyncWrite + Unpin, sends: bool, bytes: usize) -> Duration {
+async fn transfer(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    sends: bool,
+    bytes: usize,
+) -> Duration {
     let mut buf = vec![7; 256 << 10];
     stream.write_all(b"x").await.unwrap();
     stream.read_exact(&mut buf[..1]).await.unwrap();
@@ -191,10 +326,10 @@ async fn transfer(mut stream: impl AsyncRead + AsyncWrite + Unpin, sends: bool, 
     begun.elapsed()
 }
 
-fn megabits(bytes: usize, took: Duration) -> f64 {
+fn megabits_per_second(bytes: usize, took: Duration) -> f64 {
     bytes as f64 * 8.0 / took.as_secs_f64() / 1e6
 }
 
-fn enter<T: Send>(node: &Node, work: impl FnOnce() -> T + Send) -> T {
+fn enter_node<T: Send>(node: &LabNode, work: impl FnOnce() -> T + Send) -> T {
     node.enter(work)
 }

@@ -5,59 +5,62 @@ use std::io;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use nearpath_wire::pair::Pair;
+use nearpath_wire::p2p_tls::PeerTlsConfig;
 use rustls::ClientConnection;
 use tokio::io::AsyncWriteExt;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use crate::migrate::Way;
+use crate::migrate::MigratingStream;
 
 /// What a side is in the handshake.
 #[derive(Debug)]
-pub enum Side {
+pub enum HandshakeRole {
     /// It called, perhaps with its hello.
-    Caller(Option<Box<Hello>>),
+    Caller(Option<Box<ClientHello>>),
     /// It was called.
-    Called,
+    Callee,
 }
 
-impl Side {
+impl HandshakeRole {
     /// The hello that went with the call; the relay has it from the beginning.
-    pub(crate) fn said(&self) -> Option<Bytes> {
+    pub(crate) fn hello_bytes(&self) -> Option<Bytes> {
         match self {
             Self::Caller(hello) => hello.as_ref().map(|hello| hello.flight.clone()),
-            Self::Called => None,
+            Self::Callee => None,
         }
     }
 
     /// The way is on that relay. It may move before anything is written, so it knows at once what was said.
-    pub(crate) fn begin(&mut self, way: &mut Way) {
+    pub(crate) fn mark_hello_sent(&mut self, stream: &mut MigratingStream) {
         if let Self::Caller(Some(hello)) = self {
-            way.said(std::mem::take(&mut hello.flight).len());
+            stream.count_sent(std::mem::take(&mut hello.flight).len());
         }
     }
 }
 
 /// A client that has said its first flight.
 #[derive(Debug)]
-pub struct Hello {
+pub struct ClientHello {
     client: ClientConnection,
     flight: Bytes,
 }
 
-impl Hello {
+impl ClientHello {
     /// For a connection to the pair's peer.
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub fn new(pair: &Pair) -> io::Result<Self> {
-        let (config, name) = (pair.client().clone(), pair.server_name());
+    pub fn new(pair: &PeerTlsConfig) -> io::Result<Self> {
+        let (config, name) = (pair.client_config().clone(), pair.server_name());
         let mut client = ClientConnection::new(config, name).map_err(io::Error::other)?;
         let mut flight = Vec::new();
         while client.wants_write() {
             client.write_tls(&mut flight)?;
         }
-        Ok(Self { client, flight: flight.into() })
+        Ok(Self {
+            client,
+            flight: flight.into(),
+        })
     }
 
     /// What it said. A way's first bytes are these.
@@ -65,11 +68,16 @@ impl Hello {
         &self.flight
     }
 
-    async fn go_on(self, mut way: Way, pair: &Pair) -> io::Result<TlsStream<Way>> {
-        way.write_all(&self.flight).await?;
-        let connector = TlsConnector::from(pair.client().clone());
+    async fn finish_handshake(
+        self,
+        mut stream: MigratingStream,
+        pair: &PeerTlsConfig,
+    ) -> io::Result<TlsStream<MigratingStream>> {
+        stream.write_all(&self.flight).await?;
+        let connector = TlsConnector::from(pair.client_config().clone());
         // The connector makes a client that has said nothing yet; ours takes its place.
-        let connecting = connector.connect_with(pair.server_name(), way, |client| *client = self.client);
+        let connecting =
+            connector.connect_with(pair.server_name(), stream, |client| *client = self.client);
         Ok(connecting.await?.into())
     }
 }
@@ -78,14 +86,25 @@ impl Hello {
 ///
 /// # Errors
 /// When the handshake fails, or the peer is not who was meant.
-pub async fn secure(way: Way, side: Side, pair: &Pair) -> io::Result<TlsStream<Way>> {
+pub async fn secure_stream(
+    stream: MigratingStream,
+    side: HandshakeRole,
+    pair: &PeerTlsConfig,
+) -> io::Result<TlsStream<MigratingStream>> {
     let stream = match side {
-        Side::Caller(Some(hello)) => hello.go_on(way, pair).await?,
-        Side::Caller(None) => Hello::new(pair)?.go_on(way, pair).await?,
-        Side::Called => TlsAcceptor::from(pair.server().clone()).accept(way).await?.into(),
+        HandshakeRole::Caller(Some(hello)) => hello.finish_handshake(stream, pair).await?,
+        HandshakeRole::Caller(None) => {
+            ClientHello::new(pair)?
+                .finish_handshake(stream, pair)
+                .await?
+        }
+        HandshakeRole::Callee => TlsAcceptor::from(pair.server_config().clone())
+            .accept(stream)
+            .await?
+            .into(),
     };
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let met = pair.check(chain, SystemTime::now());
-    met.map_err(|stranger| io::Error::new(io::ErrorKind::PermissionDenied, stranger))?;
+    let checked = pair.verify_peer(chain, SystemTime::now());
+    checked.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
     Ok(stream)
 }

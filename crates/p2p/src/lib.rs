@@ -2,10 +2,10 @@
 //!
 //! A worker connects out to the rendezvous ([`control`]), which introduces it to a peer and carries their bytes at once
 //! ([`migrate`], over the relay). Meanwhile sockets do what the hole-punching machine ([`punch`]) says ([`driver`]). When both
-//! sides have a direct connection, the stream migrates to it without losing a byte. [`link`] puts TLS between both
+//! sides have a direct connection, the stream migrates to it without losing a byte. [`is_link_local`] puts TLS between both
 //! identities above it, whichever path the bytes take.
 //!
-//! [`message`] and [`ticket`] are the protocol that the rendezvous server (`nearpath-rendezvous`) speaks, too.
+//! [`message`] and [`worker_ticket`] are the protocol that the rendezvous server (`nearpath-rendezvous`) speaks, too.
 #![forbid(unsafe_code)]
 
 pub mod control;

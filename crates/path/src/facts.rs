@@ -1,6 +1,6 @@
 //! Facts that a selection rests on, for each kind of traffic.
 
-use nearpath_types::policy::Transport;
+use nearpath_types::policy::CallTransport;
 
 /// Facts about one call to one instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct EdgeFacts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransportFacts {
     /// The transport that the callee's function asks for.
-    pub wanted: Transport,
+    pub wanted: CallTransport,
     /// The caller has a certificate.
     pub caller_has_certificate: bool,
     /// The instance has a certificate.
@@ -46,7 +46,7 @@ pub struct TransportFacts {
 impl TransportFacts {
     /// Two ends without certificates: HTTP over TCP is left.
     pub const PLAIN: Self = Self {
-        wanted: Transport::Tcp,
+        wanted: CallTransport::Tcp,
         caller_has_certificate: false,
         callee_has_certificate: false,
         udp_blocked: false,
@@ -54,8 +54,12 @@ impl TransportFacts {
     };
 
     /// Two watchdogs that their node has introduced to each other: they have certificates for QUIC.
-    pub const INTRODUCED: Self =
-        Self { wanted: Transport::Quic, caller_has_certificate: true, callee_has_certificate: true, ..Self::PLAIN };
+    pub const INTRODUCED: Self = Self {
+        wanted: CallTransport::Quic,
+        caller_has_certificate: true,
+        callee_has_certificate: true,
+        ..Self::PLAIN
+    };
 }
 
 /// A call's own demands on its path.
@@ -69,7 +73,10 @@ pub struct CallNeeds {
 
 impl CallNeeds {
     /// A plain call, which every path can carry.
-    pub const PLAIN: Self = Self { upgrade: false, grpc: false };
+    pub const PLAIN: Self = Self {
+        upgrade: false,
+        grpc: false,
+    };
 }
 
 /// Facts about a link between two workers that a rendezvous has introduced to each other.
@@ -139,15 +146,20 @@ pub enum SocketState {
 }
 
 #[cfg(test)]
-pub(crate) use every::TRANSPORTS;
+pub(crate) use exhaustive::TRANSPORTS;
 
 /// All facts that there can be, for tests.
 #[cfg(test)]
-mod every {
+mod exhaustive {
     use super::*;
 
-    pub(crate) const TRANSPORTS: [Transport; 5] =
-        [Transport::Auto, Transport::Quic, Transport::Tls13, Transport::Tls12, Transport::Tcp];
+    pub(crate) const TRANSPORTS: [CallTransport; 5] = [
+        CallTransport::Auto,
+        CallTransport::Quic,
+        CallTransport::Tls13,
+        CallTransport::Tls12,
+        CallTransport::Tcp,
+    ];
 
     impl EdgeFacts {
         /// The edge against which nothing stands.
@@ -161,11 +173,13 @@ mod every {
     }
 
     impl CallFacts {
-        pub(crate) fn every() -> impl Iterator<Item = Self> {
-            TRANSPORTS.into_iter().flat_map(|wanted| (0..1 << 11).map(move |bits| Self::of(wanted, bits)))
+        pub(crate) fn all_combinations() -> impl Iterator<Item = Self> {
+            TRANSPORTS
+                .into_iter()
+                .flat_map(|wanted| (0..1 << 11).map(move |bits| Self::from_bits(wanted, bits)))
         }
 
-        fn of(wanted: Transport, bits: u16) -> Self {
+        fn from_bits(wanted: CallTransport, bits: u16) -> Self {
             let bit = |n: u16| bits & (1 << n) != 0;
             Self {
                 edge: EdgeFacts {
@@ -182,28 +196,56 @@ mod every {
                     udp_blocked: bit(7),
                     tls: bit(8),
                 },
-                needs: CallNeeds { upgrade: bit(9), grpc: bit(10) },
+                needs: CallNeeds {
+                    upgrade: bit(9),
+                    grpc: bit(10),
+                },
             }
         }
     }
 
     impl LinkFacts {
-        pub(crate) fn every() -> impl Iterator<Item = Self> {
-            use DirectSearch::{Connected, NoOffer, NoPort, NoRoute, NotNeeded, PeerGaveUp, Running, Unusable};
-            let searches = [NotNeeded, Running, Connected, NoOffer, NoPort, NoRoute, PeerGaveUp, Unusable];
-            searches.into_iter().flat_map(|direct| [true, false].map(|relay_allowed| Self { direct, relay_allowed }))
+        pub(crate) fn all_combinations() -> impl Iterator<Item = Self> {
+            use DirectSearch::{
+                Connected, NoOffer, NoPort, NoRoute, NotNeeded, PeerGaveUp, Running, Unusable,
+            };
+            let searches = [
+                NotNeeded, Running, Connected, NoOffer, NoPort, NoRoute, PeerGaveUp, Unusable,
+            ];
+            searches.into_iter().flat_map(|direct| {
+                [true, false].map(|relay_allowed| Self {
+                    direct,
+                    relay_allowed,
+                })
+            })
         }
     }
 
     impl EgressFacts {
-        pub(crate) fn every() -> impl Iterator<Item = Self> {
+        pub(crate) fn all_combinations() -> impl Iterator<Item = Self> {
             use SocketState::{
-                Flags, New, NotInspectable, OtherKind, Shared, TooManyDescriptors, UncopiedOption, Used, Watched,
+                Flags, New, NotInspectable, OtherKind, Shared, TooManyDescriptors, UncopiedOption,
+                Used, Watched,
             };
-            let sockets =
-                [New, OtherKind, Used, Flags, UncopiedOption, Shared, Watched, TooManyDescriptors, NotInspectable];
-            let of = |socket, bits: u8| Self { plain_tcp: bits & 1 != 0, socket, warm_socket: bits & 2 != 0 };
-            sockets.into_iter().flat_map(move |socket| (0..4).map(move |bits| of(socket, bits)))
+            let sockets = [
+                New,
+                OtherKind,
+                Used,
+                Flags,
+                UncopiedOption,
+                Shared,
+                Watched,
+                TooManyDescriptors,
+                NotInspectable,
+            ];
+            let of = |socket, bits: u8| Self {
+                plain_tcp: bits & 1 != 0,
+                socket,
+                warm_socket: bits & 2 != 0,
+            };
+            sockets
+                .into_iter()
+                .flat_map(move |socket| (0..4).map(move |bits| of(socket, bits)))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Selects the path of a call, a link or a connection: pure decisions over facts that the caller already has.
 //!
-//! Each path has a module in `paths` with one function, `obstacle`, that returns what stands against the path. [`select`] calls those of one kind
-//! of traffic in order of nearness. The [`Plan`] has the paths that nothing stands against, and the obstacles of the others. Gateway,
+//! Each path has a module in `paths` with one function, `obstacle`, that returns what stands against the path. [`select_paths`] calls those of one kind
+//! of traffic in order of nearness. The [`PathPlan`] has the paths that nothing stands against, and the obstacles of the others. Gateway,
 //! watchdog and node carry plans out, and report the obstacle: in the completion record, in the answer, and by `nearpath paths`.
 //!
 //! `contract/paths.toml` lists paths and obstacles; `docs/guide/adding-a-path.md` shows how to add a path.
@@ -14,9 +14,12 @@ mod names;
 mod paths;
 mod plan;
 
-pub use facts::{CallFacts, CallNeeds, DirectSearch, EdgeFacts, EgressFacts, LinkFacts, SocketState, TransportFacts};
+pub use facts::{
+    CallFacts, CallNeeds, DirectSearch, EdgeFacts, EgressFacts, LinkFacts, SocketState,
+    TransportFacts,
+};
 pub use generated::{Obstacle, Path};
-pub use plan::{PathChoice, Plan};
+pub use plan::{PathChoice, PathPlan};
 
 /// Everything that the selection for one kind of traffic rests on.
 pub trait Facts: Sized + 'static {
@@ -33,13 +36,19 @@ pub struct Candidate<F> {
 }
 
 /// Decides which paths to try, and why not the others.
-pub fn select<F: Facts>(facts: &F) -> Plan {
-    F::CANDIDATES.iter().fold(Plan::EMPTY, |plan, candidate| plan.with(candidate.path, (candidate.obstacle)(facts)))
+pub fn select_paths<F: Facts>(facts: &F) -> PathPlan {
+    F::CANDIDATES
+        .iter()
+        .fold(PathPlan::EMPTY, |plan, candidate| {
+            plan.with_candidate(candidate.path, (candidate.obstacle)(facts))
+        })
 }
 
 /// The first obstacle that is there.
-fn first(obstacles: &[(bool, Obstacle)]) -> Option<Obstacle> {
-    obstacles.iter().find_map(|(is_there, obstacle)| is_there.then_some(*obstacle))
+fn first_obstacle(obstacles: &[(bool, Obstacle)]) -> Option<Obstacle> {
+    obstacles
+        .iter()
+        .find_map(|(is_there, obstacle)| is_there.then_some(*obstacle))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use nearpath_daemon::drain::Watch;
+use nearpath_daemon::drain::DrainWatch;
 use nearpath_types::SpiffeId;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -16,70 +16,73 @@ use tokio_tungstenite::accept_hdr_async_with_config;
 use tokio_tungstenite::tungstenite::handshake::server::ErrorResponse;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use super::metrics::Turned;
-use super::rate_limits::{Buckets, Rate};
-use super::relay::Exchange;
-use super::settings::household;
-use super::shared_state::Hall;
-use super::state::Moment;
+use super::metrics::RejectReason;
+use super::rate_limits::{KeyedBuckets, RateLimit};
+use super::relay::RelayExchange;
+use super::settings::address_prefix;
+use super::shared_state::SharedState;
+use super::state::ClockReading;
 use super::{control_connection, relay};
-use nearpath_p2p::message::{Observe, Observer};
-use nearpath_p2p::reflexive_address::Judge;
-use nearpath_p2p::ticket::{BadSeal, Crossing, Job, Key, Ticket};
-use nearpath_p2p::websocket::{self, Socket, Web};
+use nearpath_p2p::message::{ObserverAccess, ObserverAddress};
+use nearpath_p2p::reflexive_address::ObserverPolicy;
+use nearpath_p2p::ticket::{JobName, RelayToken, RendezvousKey, TokenError, WorkerTicket};
+use nearpath_p2p::websocket::{self, BoxedStream, WebSocket};
 
-/// So many addresses, and so many workers, are known at a time; see [`Buckets::new`].
-const HOUSEHOLDS: usize = 65_536;
-const WORKERS: usize = 65_536;
+/// So many addresses, and so many workers, are known at a time; see [`KeyedBuckets::new`].
+const MAX_TRACKED_ADDRESSES: usize = 65_536;
+const MAX_TRACKED_WORKERS: usize = 65_536;
 
 /// Who may connect now. A connection costs its address, which is all that is known of it. When it shows a ticket or a pass its
 /// worker pays instead, as long as it can: so strangers do not keep out the workers behind their address, nor workers each
 /// other, and none of them goes on for ever at nobody's cost.
-pub(super) struct Arrivals {
-    households: Buckets<IpAddr>,
-    workers: Buckets<(Job, SpiffeId)>,
+pub(super) struct ArrivalLimits {
+    addresses: KeyedBuckets<IpAddr>,
+    workers: KeyedBuckets<(JobName, SpiffeId)>,
 }
 
-impl Arrivals {
-    pub(super) fn new(rate: Rate) -> Mutex<Self> {
-        Mutex::new(Self { households: Buckets::new(rate, HOUSEHOLDS), workers: Buckets::new(rate, WORKERS) })
+impl ArrivalLimits {
+    pub(super) fn new(rate: RateLimit) -> Mutex<Self> {
+        Mutex::new(Self {
+            addresses: KeyedBuckets::new(rate, MAX_TRACKED_ADDRESSES),
+            workers: KeyedBuckets::new(rate, MAX_TRACKED_WORKERS),
+        })
     }
 
-    fn admit(&mut self, from: IpAddr, now: Instant) -> bool {
-        self.households.admit(household(from), 1, now)
+    fn admit_address(&mut self, from: IpAddr, now: Instant) -> bool {
+        self.addresses.admit(address_prefix(from), 1, now)
     }
 
-    fn prove(&mut self, from: IpAddr, guest: &Guest, now: Instant) {
-        let worker = match guest {
-            Guest::Line(ticket) => (ticket.job.clone(), ticket.you.clone()),
-            Guest::Relay(crossing) => (crossing.job.clone(), crossing.you.clone()),
+    fn charge_worker(&mut self, from: IpAddr, token: &VerifiedToken, now: Instant) {
+        let worker = match token {
+            VerifiedToken::Ticket(ticket) => (ticket.job.clone(), ticket.you.clone()),
+            VerifiedToken::Relay(crossing) => (crossing.job.clone(), crossing.you.clone()),
         };
         if self.workers.admit(worker, 1, now) {
-            self.households.give_back(&household(from), 1);
+            self.addresses.refund(&address_prefix(from), 1);
         }
     }
 }
 
 /// See the module.
-pub(super) struct Door {
-    pub(super) key: Key,
+pub(super) struct ConnectionAcceptor {
+    pub(super) key: RendezvousKey,
     pub(super) tls: Option<TlsAcceptor>,
-    pub(super) relays: Arc<Exchange>,
-    pub(super) arrivals: Mutex<Arrivals>,
-    pub(super) unproven: Arc<Semaphore>,
-    pub(super) observers: Vec<Observer>,
-    pub(super) judge: Arc<Judge>,
-    pub(super) hall: Arc<Hall>,
-    pub(super) drain: Watch,
+    pub(super) relay_exchange: Arc<RelayExchange>,
+    pub(super) arrival_limits: Mutex<ArrivalLimits>,
+    pub(super) handshake_slots: Arc<Semaphore>,
+    pub(super) observers: Vec<ObserverAddress>,
+    pub(super) observer_policy: Arc<ObserverPolicy>,
+    pub(super) shared: Arc<SharedState>,
+    pub(super) drain: DrainWatch,
 }
 
 /// Who is let in, and to what.
-enum Guest {
-    Line(Ticket),
-    Relay(Crossing),
+enum VerifiedToken {
+    Ticket(WorkerTicket),
+    Relay(RelayToken),
 }
 
-impl Door {
+impl ConnectionAcceptor {
     /// Takes connections until the drain.
     pub(super) async fn accept(self: Arc<Self>, listener: TcpListener) {
         loop {
@@ -88,7 +91,7 @@ impl Door {
                 () = self.drain.signaled() => return,
             };
             match accepted {
-                Ok((stream, from)) => self.consider(stream, from),
+                Ok((stream, from)) => self.begin_handshake(stream, from),
                 Err(error) => {
                     tracing::warn!(%error, "the rendezvous cannot accept");
                     tokio::time::sleep(Duration::from_millis(100)).await; // out of file descriptors: do not spin
@@ -98,113 +101,178 @@ impl Door {
     }
 
     /// What can be refused before anything is read.
-    fn consider(self: &Arc<Self>, stream: TcpStream, from: SocketAddr) {
-        if !self.arrivals().admit(from.ip(), Instant::now()) {
-            return self.hall.ledger.turn_away(Turned::Address);
+    fn begin_handshake(self: &Arc<Self>, stream: TcpStream, from: SocketAddr) {
+        if !self
+            .lock_arrival_limits()
+            .admit_address(from.ip(), Instant::now())
+        {
+            return self.shared.metrics.count_rejected(RejectReason::Address);
         }
-        let Ok(permit) = self.unproven.clone().try_acquire_owned() else {
-            return self.hall.ledger.turn_away(Turned::Full);
+        let Ok(permit) = self.handshake_slots.clone().try_acquire_owned() else {
+            return self.shared.metrics.count_rejected(RejectReason::Full);
         };
-        let door = self.clone();
+        let acceptor = self.clone();
         tokio::spawn(async move {
-            match tokio::time::timeout(door.hall.limits.handshake, door.greet(stream, from.ip())).await {
+            match tokio::time::timeout(
+                acceptor.shared.limits.handshake_timeout,
+                acceptor.handshake(stream, from.ip()),
+            )
+            .await
+            {
                 Ok(Ok((web, guest))) => {
                     drop(permit);
-                    door.usher(web, guest, from);
+                    acceptor.serve_connection(web, guest, from);
                 }
-                Ok(Err(why)) => door.hall.ledger.turn_away(why),
-                Err(_) => door.hall.ledger.turn_away(Turned::Handshake),
+                Ok(Err(reason)) => acceptor.shared.metrics.count_rejected(reason),
+                Err(_) => acceptor
+                    .shared
+                    .metrics
+                    .count_rejected(RejectReason::Handshake),
             }
         });
     }
 
-    fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_arrival_limits(&self) -> MutexGuard<'_, ArrivalLimits> {
+        self.arrival_limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn greet(&self, stream: TcpStream, from: IpAddr) -> Result<(Web, Guest), Turned> {
-        let socket = self.secured(stream).await.map_err(|_| Turned::Handshake)?;
-        let mut judged = Err(Turned::Handshake);
+    async fn handshake(
+        &self,
+        stream: TcpStream,
+        from: IpAddr,
+    ) -> Result<(WebSocket, VerifiedToken), RejectReason> {
+        let socket = self
+            .accept_tls(stream)
+            .await
+            .map_err(|_| RejectReason::Handshake)?;
+        let mut verified = Err(RejectReason::Handshake);
         #[expect(clippy::result_large_err, reason = "the library's own type")]
-        let look = |request: &Request<()>, response: Response<()>| {
-            judged = self.admit(request);
-            match &judged {
-                Ok(guest) => {
-                    self.arrivals().prove(from, guest, Instant::now());
+        let check_request = |request: &Request<()>, response: Response<()>| {
+            verified = self.verify_request(request);
+            match &verified {
+                Ok(token) => {
+                    self.lock_arrival_limits()
+                        .charge_worker(from, token, Instant::now());
                     Ok(response)
                 }
-                Err(why) => Err(refusal(*why)),
+                Err(reason) => Err(refusal_response(*reason)),
             }
         };
-        let config = Some(websocket::for_lines());
-        let web = accept_hdr_async_with_config(socket, look, config).await;
-        judged.and_then(|guest| Ok((web.map_err(|_| Turned::Handshake)?, guest)))
+        let config = Some(websocket::control_server_config());
+        let socket = accept_hdr_async_with_config(socket, check_request, config).await;
+        verified.and_then(|token| Ok((socket.map_err(|_| RejectReason::Handshake)?, token)))
     }
 
-    async fn secured(&self, stream: TcpStream) -> io::Result<Socket> {
+    async fn accept_tls(&self, stream: TcpStream) -> io::Result<BoxedStream> {
         stream.set_nodelay(true)?;
-        websocket::keep_alive(&stream)?;
+        websocket::enable_keepalive(&stream)?;
         Ok(match &self.tls {
             Some(tls) => Box::new(tls.accept(stream).await?),
             None => Box::new(stream),
         })
     }
 
-    fn admit(&self, request: &Request<()>) -> Result<Guest, Turned> {
+    fn verify_request(&self, request: &Request<()>) -> Result<VerifiedToken, RejectReason> {
         if self.drain.is_draining() {
-            return Err(Turned::Draining);
+            return Err(RejectReason::Draining);
         }
-        let unix = Moment::now().unix;
-        let text = bearer(request).ok_or(Turned::Ticket)?;
-        let guest = match request.uri().path() {
-            websocket::LINE => Ticket::open(text, &self.key, unix).map(Guest::Line),
-            websocket::RELAY => Crossing::open(text, &self.key, unix).map(Guest::Relay),
-            _ => return Err(Turned::Path),
+        let unix = ClockReading::now().unix;
+        let text = bearer_token(request).ok_or(RejectReason::Ticket)?;
+        let token = match request.uri().path() {
+            websocket::CONTROL_PATH => {
+                WorkerTicket::verify(text, &self.key, unix).map(VerifiedToken::Ticket)
+            }
+            websocket::RELAY_PATH => {
+                RelayToken::verify(text, &self.key, unix).map(VerifiedToken::Relay)
+            }
+            _ => return Err(RejectReason::Path),
         };
-        guest.map_err(|why| if why == BadSeal::Expired { Turned::Expired } else { Turned::Ticket })
+        token.map_err(|reason| {
+            if reason == TokenError::Expired {
+                RejectReason::Expired
+            } else {
+                RejectReason::Ticket
+            }
+        })
     }
 
     /// Tasks of their own: a line lives for hours, and does not keep what the greeting needed.
-    fn usher(self: &Arc<Self>, web: Web, guest: Guest, from: SocketAddr) {
+    fn serve_connection(
+        self: &Arc<Self>,
+        socket: WebSocket,
+        token: VerifiedToken,
+        from: SocketAddr,
+    ) {
         let drain = self.drain.clone();
-        match guest {
-            Guest::Line(ticket) => {
-                let observe = self.observe(&ticket);
+        match token {
+            VerifiedToken::Ticket(ticket) => {
+                let access = self.observer_access(&ticket);
                 let seen = SocketAddr::new(from.ip().to_canonical(), from.port());
-                tokio::spawn(control_connection::serve(web, ticket, self.hall.clone(), seen, observe, drain));
+                tokio::spawn(control_connection::serve(
+                    socket,
+                    ticket,
+                    self.shared.clone(),
+                    seen,
+                    access,
+                    drain,
+                ));
             }
-            Guest::Relay(crossing) => {
-                let door = self.clone();
+            VerifiedToken::Relay(crossing) => {
+                let acceptor = self.clone();
                 tokio::spawn(async move {
-                    let web = websocket::configured(web, Role::Server, websocket::for_relays()).await;
-                    relay::serve(&door.relays, web, crossing, drain).await;
+                    let socket =
+                        websocket::reconfigure(socket, Role::Server, websocket::relay_config())
+                            .await;
+                    relay::serve_end(&acceptor.relay_exchange, socket, crossing, drain).await;
                 });
             }
         }
     }
 
     /// A token for this line; it needs to be nobody else's, not to be a secret.
-    fn observe(&self, ticket: &Ticket) -> Observe {
+    fn observer_access(&self, ticket: &WorkerTicket) -> ObserverAccess {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let draw = NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes();
-        let (token, key) = self.judge.token(ticket.until, draw);
-        Observe { token, key, servers: self.observers.clone() }
+        let random = NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+        let (token, key) = self.observer_policy.mint_token(ticket.until, random);
+        ObserverAccess {
+            token,
+            key,
+            servers: self.observers.clone(),
+        }
     }
 }
 
-fn bearer(request: &Request<()>) -> Option<&str> {
-    let value = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
+fn bearer_token(request: &Request<()>) -> Option<&str> {
+    let value = request
+        .headers()
+        .get(header::AUTHORIZATION)?
+        .to_str()
+        .ok()?;
     let (scheme, text) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(text)
 }
 
 /// What a stranger reads. It does not say what is wrong with a seal.
-fn refusal(why: Turned) -> ErrorResponse {
-    let (status, text) = match why {
-        Turned::Expired => (StatusCode::UNAUTHORIZED, "the ticket has come to its end: get a new one\n"),
-        Turned::Draining => (StatusCode::SERVICE_UNAVAILABLE, "the rendezvous is going down: come again\n"),
-        Turned::Path => (StatusCode::NOT_FOUND, "here are only /v1/line and /v1/relay\n"),
-        _ => (StatusCode::UNAUTHORIZED, "no ticket, or none of this rendezvous: see `nearpath rendezvous ticket`\n"),
+fn refusal_response(reason: RejectReason) -> ErrorResponse {
+    let (status, text) = match reason {
+        RejectReason::Expired => (
+            StatusCode::UNAUTHORIZED,
+            "the ticket has come to its end: get a new one\n",
+        ),
+        RejectReason::Draining => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the rendezvous is going down: come again\n",
+        ),
+        RejectReason::Path => (
+            StatusCode::NOT_FOUND,
+            "here are only /v1/line and /v1/relay\n",
+        ),
+        _ => (
+            StatusCode::UNAUTHORIZED,
+            "no ticket, or none of this rendezvous: see `nearpath rendezvous ticket`\n",
+        ),
     };
     let mut response = Response::new(Some(text.to_owned()));
     *response.status_mut() = status;
@@ -212,8 +280,12 @@ fn refusal(why: Turned) -> ErrorResponse {
     headers.insert(header::CONTENT_LENGTH, text.len().into());
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     match status {
-        StatusCode::UNAUTHORIZED => drop(headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-        StatusCode::SERVICE_UNAVAILABLE => drop(headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"))),
+        StatusCode::UNAUTHORIZED => {
+            drop(headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))
+        }
+        StatusCode::SERVICE_UNAVAILABLE => {
+            drop(headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1")))
+        }
         _ => {}
     }
     response

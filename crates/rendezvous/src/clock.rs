@@ -2,12 +2,17 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use crate::state::Moment;
+use crate::state::ClockReading;
 
-impl Moment {
+impl ClockReading {
     /// The present, by both clocks.
     pub(crate) fn now() -> Self {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { at: Instant::now(), unix: unix.as_secs() }
+        let unix = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            at: Instant::now(),
+            unix: unix.as_secs(),
+        }
     }
 }

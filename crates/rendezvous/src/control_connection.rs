@@ -6,175 +6,230 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
-use nearpath_daemon::drain::Watch;
+use nearpath_daemon::drain::DrainWatch;
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use super::metrics::Ledger;
-use super::outbox::Letter;
-use super::rate_limits::Bucket;
-use super::shared_state::Hall;
-use super::state::LineNo;
-use super::traffic_meter::Meter;
-use nearpath_p2p::message::{Bye, Observe, Parcel, Said, Told, Welcome};
-use nearpath_p2p::ticket::{Job, Ticket};
-use nearpath_p2p::websocket::Web;
+use super::metrics::RendezvousMetrics;
+use super::outbox::OutboxItem;
+use super::rate_limits::TokenBucket;
+use super::shared_state::SharedState;
+use super::state::ControlConnectionId;
+use super::traffic_meter::TrafficMeter;
+use nearpath_p2p::message::{
+    CloseReason, ControlWelcome, ObserverAccess, RelayedFrame, RendezvousMessage, WorkerMessage,
+};
+use nearpath_p2p::ticket::{JobName, WorkerTicket};
+use nearpath_p2p::websocket::WebSocket;
 
 /// Serves a line to its end.
 pub(super) async fn serve(
-    web: Web,
-    ticket: Ticket,
-    hall: Arc<Hall>,
+    socket: WebSocket,
+    ticket: WorkerTicket,
+    shared: Arc<SharedState>,
     seen: SocketAddr,
-    observe: Observe,
-    _drain: Watch,
+    observe: ObserverAccess,
+    _drain: DrainWatch,
 ) {
-    let (now, bucket, of) = (Instant::now(), Bucket::default(), ticket.job.clone());
-    let mut line = Line { web, hall, heard: now, asked: now, bucket, ready: None, job: of, meter: None };
-    let life = ticket.until.saturating_sub(super::state::Moment::now().unix).saturating_mul(1000);
-    let (you, job) = (ticket.you.clone(), ticket.job.to_string());
-    let welcome = Told::Welcome(Welcome { you, job, leader: ticket.leader, seen, life, observe });
-    if Box::pin(line.tell(&welcome)).await.is_err() {
+    let (now, bucket, job) = (Instant::now(), TokenBucket::default(), ticket.job.clone());
+    let mut connection = ServedConnection {
+        socket: socket,
+        shared: shared,
+        last_received: now,
+        last_ping: now,
+        bucket,
+        read_again_at: None,
+        job,
+        meter: None,
+    };
+    let lifetime = ticket
+        .until
+        .saturating_sub(super::state::ClockReading::now().unix)
+        .saturating_mul(1000);
+    let (worker, job) = (ticket.you.clone(), ticket.job.to_string());
+    let welcome = RendezvousMessage::Welcome(ControlWelcome {
+        you: worker,
+        job,
+        leader: ticket.leader,
+        seen,
+        life: lifetime,
+        observe,
+    });
+    if Box::pin(connection.send_message(&welcome)).await.is_err() {
         return;
     }
     drop(welcome);
-    let (number, letters) = line.hall.arrive(&ticket);
-    let why = line.run(number, letters).await;
-    line.hall.leave(number);
-    tracing::debug!(worker = %ticket.you, job = %ticket.job, ?why, "a line has ended");
-    if let Some(why) = why {
-        line.end(why).await;
+    let (number, items) = connection.shared.connect(&ticket);
+    let reason = connection.run(number, items).await;
+    connection.shared.disconnect(number);
+    tracing::debug!(worker = %ticket.you, job = %ticket.job, ?reason, "a line has ended");
+    if let Some(reason) = reason {
+        connection.close_with_reason(reason).await;
     }
 }
 
-struct Line {
-    web: Web,
-    hall: Arc<Hall>,
+struct ServedConnection {
+    socket: WebSocket,
+    shared: Arc<SharedState>,
     /// When the worker was last heard.
-    heard: Instant,
-    asked: Instant,
-    bucket: Bucket,
+    last_received: Instant,
+    last_ping: Instant,
+    bucket: TokenBucket,
     /// When it is read again, if it has said too much.
-    ready: Option<Instant>,
-    job: Job,
+    read_again_at: Option<Instant>,
+    job: JobName,
     /// Most lines never carry a parcel.
-    meter: Option<Box<Meter>>,
+    meter: Option<Box<TrafficMeter>>,
 }
 
 /// The connection is gone.
-struct Gone;
+struct ConnectionGone;
 
 /// Why a line ends, if there is anybody to tell.
-type End = Option<Bye>;
+type CloseOutcome = Option<CloseReason>;
 
-impl Line {
-    async fn run(&mut self, number: LineNo, mut letters: mpsc::Receiver<Letter>) -> End {
+impl ServedConnection {
+    async fn run(
+        &mut self,
+        number: ControlConnectionId,
+        mut items: mpsc::Receiver<OutboxItem>,
+    ) -> CloseOutcome {
         loop {
             let wake = self.next_wake();
-            let ended = tokio::select! {
-                letter = letters.recv() => self.deliver(letter).await,
-                message = self.web.next(), if self.ready.is_none() => self.hear(number, message),
-                () = tokio::time::sleep_until(wake.into()) => self.wake().await,
+            let result = tokio::select! {
+                letter = items.recv() => self.send_item(letter).await,
+                message = self.socket.next(), if self.read_again_at.is_none() => self.handle_frame(number, message),
+                () = tokio::time::sleep_until(wake.into()) => self.handle_timer().await,
             };
-            if let Err(end) = ended {
+            if let Err(end) = result {
                 return end;
             }
         }
     }
 
     fn next_wake(&self) -> Instant {
-        let ask = self.asked + self.hall.limits.silence / 3;
-        self.ready.map_or(ask, |ready| ready.min(ask))
+        let ask = self.last_ping + self.shared.limits.silence_timeout / 3;
+        self.read_again_at.map_or(ask, |ready| ready.min(ask))
     }
 
-    async fn deliver(&mut self, letter: Option<Letter>) -> Result<(), End> {
-        match letter {
-            Some(Letter::Tell(told)) => self.tell(&told).await.map_err(|Gone| None),
-            Some(Letter::Carry(parcel)) => {
-                self.send(Message::Binary(parcel.frame().clone())).await.map_err(|Gone| None)
-            }
-            Some(Letter::End(why)) => Err(Some(why)),
-            None => Err(Some(Bye::Slow)),
+    async fn send_item(&mut self, item: Option<OutboxItem>) -> Result<(), CloseOutcome> {
+        match item {
+            Some(OutboxItem::Message(told)) => self
+                .send_message(&told)
+                .await
+                .map_err(|ConnectionGone| None),
+            Some(OutboxItem::Frame(parcel)) => self
+                .send_frame(Message::Binary(parcel.frame().clone()))
+                .await
+                .map_err(|ConnectionGone| None),
+            Some(OutboxItem::Close(why)) => Err(Some(why)),
+            None => Err(Some(CloseReason::Slow)),
         }
     }
 
-    fn hear(&mut self, number: LineNo, message: Option<Result<Message, impl Sized>>) -> Result<(), End> {
-        let Some(Ok(message)) = message else { return Err(None) };
+    fn handle_frame(
+        &mut self,
+        number: ControlConnectionId,
+        message: Option<Result<Message, impl Sized>>,
+    ) -> Result<(), CloseOutcome> {
+        let Some(Ok(message)) = message else {
+            return Err(None);
+        };
         let now = Instant::now();
-        self.heard = now;
-        let wait = self.bucket.spend(1, self.hall.limits.said, now);
+        self.last_received = now;
+        let wait = self.bucket.spend(1, self.shared.limits.message_rate, now);
         if !wait.is_zero() {
-            Ledger::count(&self.hall.ledger.throttled);
-            self.ready = Some(now + wait);
+            RendezvousMetrics::increment(&self.shared.metrics.throttled_reads);
+            self.read_again_at = Some(now + wait);
         }
         match message {
             Message::Text(text) => {
-                let said = Said::read(&text).ok_or(Some(Bye::Unreadable))?;
-                self.hall.say(number, said);
+                let message = WorkerMessage::parse(&text).ok_or(Some(CloseReason::Unreadable))?;
+                self.shared.handle_message(number, message);
                 Ok(())
             }
-            Message::Binary(frame) => self.carry(number, frame),
+            Message::Binary(frame) => self.relay_frame(number, frame),
             Message::Close(_) => Err(None),
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Ok(()),
         }
     }
 
-    fn carry(&mut self, number: LineNo, frame: Bytes) -> Result<(), End> {
-        let session = Parcel::session_of(&frame).ok_or(Some(Bye::Unreadable))?;
-        let meter = self.meter.get_or_insert_with(|| Box::new(Meter::new(self.hall.clone(), &self.job)));
-        let wait = meter.pass(frame.len());
+    fn relay_frame(
+        &mut self,
+        number: ControlConnectionId,
+        frame: Bytes,
+    ) -> Result<(), CloseOutcome> {
+        let session = RelayedFrame::session_of(&frame).ok_or(Some(CloseReason::Unreadable))?;
+        let meter = self
+            .meter
+            .get_or_insert_with(|| Box::new(TrafficMeter::new(self.shared.clone(), &self.job)));
+        let wait = meter.record(frame.len());
         if !wait.is_zero() {
-            self.ready = self.ready.max(Some(Instant::now() + wait));
+            self.read_again_at = self.read_again_at.max(Some(Instant::now() + wait));
         }
-        self.hall.carry(number, session, frame);
+        self.shared.relay_frame(number, session, frame);
         Ok(())
     }
 
     /// Time to read again, or to ask whether the worker is there.
-    async fn wake(&mut self) -> Result<(), End> {
+    async fn handle_timer(&mut self) -> Result<(), CloseOutcome> {
         let now = Instant::now();
-        if self.ready.is_some_and(|ready| ready <= now) {
-            self.ready = None;
-            self.heard = now; // it was not listened to
+        if self.read_again_at.is_some_and(|ready| ready <= now) {
+            self.read_again_at = None;
+            self.last_received = now; // it was not listened to
         }
-        let silence = self.hall.limits.silence;
-        if self.ready.is_none() && now.duration_since(self.heard) >= silence {
+        let silence = self.shared.limits.silence_timeout;
+        if self.read_again_at.is_none() && now.duration_since(self.last_received) >= silence {
             return Err(None);
         }
-        if now.duration_since(self.asked) >= silence / 3 {
-            self.asked = now;
-            self.send(Message::Ping(Bytes::new())).await.map_err(|Gone| None)?;
+        if now.duration_since(self.last_ping) >= silence / 3 {
+            self.last_ping = now;
+            self.send_frame(Message::Ping(Bytes::new()))
+                .await
+                .map_err(|ConnectionGone| None)?;
         }
         Ok(())
     }
 
-    async fn tell(&mut self, told: &Told) -> Result<(), Gone> {
-        let text = serde_json::to_string(told).expect("messages have text keys only");
-        self.send(Message::text(text)).await
+    async fn send_message(&mut self, message: &RendezvousMessage) -> Result<(), ConnectionGone> {
+        let text = serde_json::to_string(message).expect("messages have text keys only");
+        self.send_frame(Message::text(text)).await
     }
 
-    async fn send(&mut self, message: Message) -> Result<(), Gone> {
-        match tokio::time::timeout(self.hall.limits.slow, self.web.send(message)).await {
-            Ok(sent) => sent.map_err(|_| Gone),
+    async fn send_frame(&mut self, message: Message) -> Result<(), ConnectionGone> {
+        match tokio::time::timeout(self.shared.limits.send_timeout, self.socket.send(message)).await
+        {
+            Ok(sent) => sent.map_err(|_| ConnectionGone),
             Err(_) => {
-                Ledger::count(&self.hall.ledger.slow);
-                Err(Gone)
+                RendezvousMetrics::increment(&self.shared.metrics.slow_connections);
+                Err(ConnectionGone)
             }
         }
     }
 
     /// Says why, and closes.
-    async fn end(&mut self, why: Bye) {
-        let code = match why {
-            Bye::Draining => CloseCode::Restart,
-            Bye::Unreadable => CloseCode::Unsupported,
+    async fn close_with_reason(&mut self, reason: CloseReason) {
+        let code = match reason {
+            CloseReason::Draining => CloseCode::Restart,
+            CloseReason::Unreadable => CloseCode::Unsupported,
             _ => CloseCode::Policy,
         };
-        if self.tell(&Told::Bye { why }).await.is_ok() {
-            let frame = CloseFrame { code, reason: why.to_string().into() };
-            let _ = tokio::time::timeout(self.hall.limits.slow, self.web.close(Some(frame))).await;
+        if self
+            .send_message(&RendezvousMessage::Bye { why: reason })
+            .await
+            .is_ok()
+        {
+            let frame = CloseFrame {
+                code,
+                reason: reason.to_string().into(),
+            };
+            let _ = tokio::time::timeout(
+                self.shared.limits.send_timeout,
+                self.socket.close(Some(frame)),
+            )
+            .await;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The rendezvous and its relay: introduces the workers of a job to each other, passes on what they say about their session
 //! and their work, tells them how they are seen from outside, and carries the bytes of those who have no direct way yet.
 //!
-//! [`desk`] decides, without a socket. `door` takes connections and looks at tickets, `hall` is the desk with its lines'
+//! [`state`] decides, without a socket. `door` takes connections and looks at tickets, `hall` is the desk with its lines'
 //! letter boxes, `line` and `relay` serve one connection each, `observers` answer questions. Nothing is stored: tickets
 //! and passes prove themselves, and what a process forgets with its end is told to it anew (`contract/rendezvous.md`).
 
@@ -25,61 +25,71 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::metrics::MetricsRegistry;
 use rustls::ServerConfig;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-pub use rate_limits::Rate;
-pub use settings::{Limits, Place, Settings};
+pub use rate_limits::RateLimit;
+pub use settings::{ObserverBinding, RendezvousLimits, RendezvousSettings};
 
-use nearpath_p2p::message::Observer;
+use nearpath_p2p::message::ObserverAddress;
 
 /// A rendezvous that runs.
 #[derive(Debug, Clone)]
-pub struct Rendezvous {
+pub struct RunningRendezvous {
     /// Where lines and relays are taken.
     pub addr: SocketAddr,
     /// Where observers are, as workers are told.
-    pub observers: Vec<Observer>,
+    pub observers: Vec<ObserverAddress>,
 }
 
 /// Begins, on the runtime that runs this, and goes on until the drain.
 ///
 /// # Errors
 /// When a port cannot be had.
-pub fn start(settings: Settings, registry: &Registry) -> io::Result<Rendezvous> {
-    let Settings { key, listener, tls, observers, limits, drain } = settings;
+pub fn start_rendezvous(
+    settings: RendezvousSettings,
+    registry: &MetricsRegistry,
+) -> io::Result<RunningRendezvous> {
+    let RendezvousSettings {
+        key,
+        listener,
+        tls,
+        observers,
+        limits,
+        drain,
+    } = settings;
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let addr = listener.local_addr()?;
-    let judge = Arc::new(nearpath_p2p::reflexive_address::Judge::new(&key));
-    let hall = Arc::new(shared_state::Hall::new(key.clone(), limits));
-    metrics::register(&hall, registry);
-    let observers = observers::start(&observers, &judge, &hall, &drain)?;
-    let door = accept::Door {
+    let observer_policy = Arc::new(nearpath_p2p::reflexive_address::ObserverPolicy::new(&key));
+    let shared = Arc::new(shared_state::SharedState::new(key.clone(), limits));
+    metrics::register_metrics(&shared, registry);
+    let observers = observers::start_observers(&observers, &observer_policy, &shared, &drain)?;
+    let connection_acceptor = accept::ConnectionAcceptor {
         key,
-        tls: tls.map(|tls| acceptor(&tls)),
-        relays: relay::Exchange::new(hall.clone()),
-        arrivals: accept::Arrivals::new(limits.arrivals),
-        unproven: Arc::new(Semaphore::new(limits.unproven)),
+        tls: tls.map(|tls| tls_acceptor(&tls)),
+        relay_exchange: relay::RelayExchange::new(shared.clone()),
+        arrival_limits: accept::ArrivalLimits::new(limits.arrival_rate),
+        handshake_slots: Arc::new(Semaphore::new(limits.max_handshakes)),
         observers: observers.clone(),
-        judge,
-        hall: hall.clone(),
+        observer_policy,
+        shared: shared.clone(),
         drain: drain.clone(),
     };
-    tokio::spawn(Arc::new(door).accept(listener));
+    tokio::spawn(Arc::new(connection_acceptor).accept(listener));
     tokio::spawn(async move {
         tokio::select! {
-            () = hall.keep_time() => {}
-            () = drain.signaled() => hall.close(),
+            () = shared.run_timers() => {}
+            () = drain.signaled() => shared.close_all(),
         }
     });
-    Ok(Rendezvous { addr, observers })
+    Ok(RunningRendezvous { addr, observers })
 }
 
 /// WebSocket begins with HTTP/1.1: whoever offers HTTP/2 as well is not given it.
-fn acceptor(tls: &ServerConfig) -> TlsAcceptor {
+fn tls_acceptor(tls: &ServerConfig) -> TlsAcceptor {
     let mut config = tls.clone();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     TlsAcceptor::from(Arc::new(config))

@@ -8,163 +8,200 @@ use bytes::Bytes;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{Notify, mpsc};
 
-use super::job_rates::Jobs;
-use super::metrics::Ledger;
-use super::outbox::{Full, Letter, LetterBox};
-use super::settings::Limits;
-use super::state::{Action, Chance, Counts, Desk, LineNo, Moment};
-use nearpath_p2p::message::{Bye, Said, SessionText, Told};
-use nearpath_p2p::ticket::{Key, Ticket};
+use super::job_rates::JobBuckets;
+use super::metrics::RendezvousMetrics;
+use super::outbox::{ConnectionOutbox, OutboxFull, OutboxItem};
+use super::settings::RendezvousLimits;
+use super::state::{
+    ClockReading, ControlConnectionId, RendezvousAction, RendezvousState, SecretRng, StateCounts,
+};
+use nearpath_p2p::message::{CloseReason, RendezvousMessage, SessionIdHex, WorkerMessage};
+use nearpath_p2p::ticket::{RendezvousKey, WorkerTicket};
 
 /// See the module. The lock is held for as long as it takes to decide; nothing is awaited under it.
 #[derive(Debug)]
-pub(super) struct Hall {
-    inner: Mutex<Inner>,
+pub(super) struct SharedState {
+    inner: Mutex<LockedState>,
     /// The desk's next deadline is another one.
-    sooner: Notify,
-    pub(super) ledger: Arc<Ledger>,
-    pub(super) jobs: Jobs,
-    pub(super) limits: Limits,
+    deadline_changed: Notify,
+    pub(super) metrics: Arc<RendezvousMetrics>,
+    pub(super) jobs: JobBuckets,
+    pub(super) limits: RendezvousLimits,
 }
 
 #[derive(Debug)]
-struct Inner {
-    desk: Desk<Dice>,
-    boxes: HashMap<LineNo, LetterBox>,
-    last: LineNo,
+struct LockedState {
+    state: RendezvousState<SystemRng>,
+    outboxes: HashMap<ControlConnectionId, ConnectionOutbox>,
+    last_id: ControlConnectionId,
     closed: bool,
 }
 
 /// The machine's random numbers.
 #[derive(Debug)]
-pub(super) struct Dice(SystemRandom);
+pub(super) struct SystemRng(SystemRandom);
 
-impl Chance for Dice {
+impl SecretRng for SystemRng {
     fn fill(&mut self, bytes: &mut [u8]) {
-        self.0.fill(bytes).expect("getrandom(2) does not fail once it has worked, and a process starts with it");
+        self.0
+            .fill(bytes)
+            .expect("getrandom(2) does not fail once it has worked, and a process starts with it");
     }
 }
 
-impl Hall {
-    pub(super) fn new(key: Key, limits: Limits) -> Self {
-        let desk = Desk::new(key, limits.desk, Dice(SystemRandom::new()));
-        let inner = Inner { desk, boxes: HashMap::new(), last: 0, closed: false };
-        Self { inner: Mutex::new(inner), sooner: Notify::new(), ledger: Arc::default(), jobs: Jobs::default(), limits }
+impl SharedState {
+    pub(super) fn new(key: RendezvousKey, limits: RendezvousLimits) -> Self {
+        let state = RendezvousState::new(key, limits.state, SystemRng(SystemRandom::new()));
+        let inner = LockedState {
+            state,
+            outboxes: HashMap::new(),
+            last_id: 0,
+            closed: false,
+        };
+        Self {
+            inner: Mutex::new(inner),
+            deadline_changed: Notify::new(),
+            metrics: Arc::default(),
+            jobs: JobBuckets::default(),
+            limits,
+        }
     }
 
     /// A worker comes; what it is told is in the box.
-    pub(super) fn arrive(&self, ticket: &Ticket) -> (LineNo, mpsc::Receiver<Letter>) {
-        let (box_, letters) = LetterBox::new();
-        let line = self.with(|inner| {
-            inner.last += 1;
-            let line = inner.last;
+    pub(super) fn connect(
+        &self,
+        ticket: &WorkerTicket,
+    ) -> (ControlConnectionId, mpsc::Receiver<OutboxItem>) {
+        let (outbox, items) = ConnectionOutbox::new();
+        let connection = self.with_state(|inner| {
+            inner.last_id += 1;
+            let connection = inner.last_id;
             if inner.closed {
-                let _ = box_.put(Letter::End(Bye::Draining)); // it is new: there is room
-                return line;
+                let _ = outbox.put(OutboxItem::Close(CloseReason::Draining)); // it is new: there is room
+                return connection;
             }
-            inner.boxes.insert(line, box_);
-            let actions = inner.desk.arrive(line, ticket, Moment::now());
-            self.post(inner, actions);
-            line
+            inner.outboxes.insert(connection, outbox);
+            let actions = inner.state.connect(connection, ticket, ClockReading::now());
+            self.perform(inner, actions);
+            connection
         });
-        (line, letters)
+        (connection, items)
     }
 
-    pub(super) fn say(&self, line: LineNo, said: Said) {
-        self.with(|inner| {
-            let actions = inner.desk.say(line, said, Moment::now());
-            self.post(inner, actions);
+    pub(super) fn handle_message(&self, connection: ControlConnectionId, message: WorkerMessage) {
+        self.with_state(|inner| {
+            let actions = inner
+                .state
+                .handle_message(connection, message, ClockReading::now());
+            self.perform(inner, actions);
         });
     }
 
     /// A worker sends a [`nearpath_p2p::message::Parcel`].
-    pub(super) fn carry(&self, line: LineNo, session: SessionText, frame: Bytes) {
-        self.with(|inner| {
-            let actions = inner.desk.carry(line, session, frame);
-            self.post(inner, actions);
+    pub(super) fn relay_frame(
+        &self,
+        connection: ControlConnectionId,
+        session: SessionIdHex,
+        frame: Bytes,
+    ) {
+        self.with_state(|inner| {
+            let actions = inner.state.relay_frame(connection, session, frame);
+            self.perform(inner, actions);
         });
     }
 
-    pub(super) fn leave(&self, line: LineNo) {
-        self.with(|inner| {
-            inner.boxes.remove(&line);
-            inner.desk.leave(line);
+    pub(super) fn disconnect(&self, connection: ControlConnectionId) {
+        self.with_state(|inner| {
+            inner.outboxes.remove(&connection);
+            inner.state.disconnect(connection);
         });
     }
 
     /// Tells every line that it is over; who comes later is told at once.
-    pub(super) fn close(&self) {
-        self.with(|inner| {
+    pub(super) fn close_all(&self) {
+        self.with_state(|inner| {
             inner.closed = true;
-            let actions = inner.desk.close_all();
-            self.post(inner, actions);
+            let actions = inner.state.close_all();
+            self.perform(inner, actions);
         });
     }
 
     /// What was counted, and how much there is.
-    pub(super) fn look(&self) -> (Counts, (usize, usize, usize)) {
-        self.with(|inner| (inner.desk.counts(), inner.desk.size()))
+    pub(super) fn counts_and_sizes(&self) -> (StateCounts, (usize, usize, usize)) {
+        self.with_state(|inner| (inner.state.counts(), inner.state.sizes()))
     }
 
     /// Does what time brings about, for ever.
-    pub(super) async fn keep_time(&self) {
+    pub(super) async fn run_timers(&self) {
         loop {
-            match self.with(|inner| inner.desk.next()) {
+            match self.with_state(|inner| inner.state.next_deadline()) {
                 Some(at) if at > Instant::now() => {
                     tokio::select! {
                         () = tokio::time::sleep_until(at.into()) => {}
-                        () = self.sooner.notified() => {}
+                        () = self.deadline_changed.notified() => {}
                     }
                 }
-                Some(_) => self.tick(),
-                None => self.sooner.notified().await,
+                Some(_) => self.run_due_timers(),
+                None => self.deadline_changed.notified().await,
             }
         }
     }
 
-    fn tick(&self) {
-        self.with(|inner| {
-            let actions = inner.desk.tick(Moment::now());
-            self.post(inner, actions);
+    fn run_due_timers(&self) {
+        self.with_state(|inner| {
+            let actions = inner.state.run_due_timers(ClockReading::now());
+            self.perform(inner, actions);
         });
     }
 
-    fn post(&self, inner: &mut Inner, actions: Vec<Action>) {
+    fn perform(&self, inner: &mut LockedState, actions: Vec<RendezvousAction>) {
         for action in actions {
             match action {
-                Action::Tell(line, told) => inner.tell(line, told, &self.ledger),
-                Action::Carry(line, frame) => {
-                    if let Some(box_) = inner.boxes.get(&line) {
-                        box_.carry(frame, self.limits.lying, &self.ledger);
+                RendezvousAction::Send(line, told) => inner.send_message(line, told, &self.metrics),
+                RendezvousAction::Relay(line, frame) => {
+                    if let Some(outbox) = inner.outboxes.get(&line) {
+                        outbox.put_frame(frame, self.limits.queued_frame_bytes, &self.metrics);
                     }
                 }
-                Action::Close(line, why) => {
-                    if let Some(box_) = inner.boxes.remove(&line) {
-                        let _ = box_.put(Letter::End(why)); // a full box is closed all the same
+                RendezvousAction::Close(line, why) => {
+                    if let Some(outbox) = inner.outboxes.remove(&line) {
+                        let _ = outbox.put(OutboxItem::Close(why)); // a full box is closed all the same
                     }
                 }
             }
         }
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
+    fn with_state<T>(&self, f: impl FnOnce(&mut LockedState) -> T) -> T {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = inner.desk.next();
+        let deadline_before = inner.state.next_deadline();
         let out = f(&mut inner);
-        if inner.desk.next().is_some_and(|next| before.is_none_or(|before| next < before)) {
-            self.sooner.notify_one();
+        if inner
+            .state
+            .next_deadline()
+            .is_some_and(|next| deadline_before.is_none_or(|before| next < before))
+        {
+            self.deadline_changed.notify_one();
         }
         out
     }
 }
 
-impl Inner {
-    fn tell(&mut self, line: LineNo, told: Told, ledger: &Ledger) {
-        let put = self.boxes.get(&line).map(|box_| box_.put(Letter::Tell(Box::new(told))));
-        if let Some(Err(Full)) = put {
-            Ledger::count(&ledger.slow);
-            self.boxes.remove(&line);
-            self.desk.leave(line);
+impl LockedState {
+    fn send_message(
+        &mut self,
+        connection: ControlConnectionId,
+        message: RendezvousMessage,
+        metrics: &RendezvousMetrics,
+    ) {
+        let put = self
+            .outboxes
+            .get(&connection)
+            .map(|outbox| outbox.put(OutboxItem::Message(Box::new(message))));
+        if let Some(Err(OutboxFull)) = put {
+            RendezvousMetrics::increment(&metrics.slow_connections);
+            self.outboxes.remove(&connection);
+            self.state.disconnect(connection);
         }
     }
 }

@@ -4,60 +4,77 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::job_rates::lock;
-use super::metrics::Ledger;
-use super::rate_limits::Bucket;
-use super::shared_state::Hall;
-use nearpath_p2p::ticket::Job;
+use super::job_rates::lock_or_recover;
+use super::metrics::RendezvousMetrics;
+use super::rate_limits::TokenBucket;
+use super::shared_state::SharedState;
+use nearpath_p2p::ticket::JobName;
 
 /// Measures them, and says when more may pass.
-pub(super) struct Meter {
-    hall: Arc<Hall>,
-    own: Mutex<Bucket>,
-    job: Option<Arc<Mutex<Bucket>>>,
-    begun: Instant,
+pub(super) struct TrafficMeter {
+    shared: Arc<SharedState>,
+    own_bucket: Mutex<TokenBucket>,
+    job_bucket: Option<Arc<Mutex<TokenBucket>>>,
+    started_at: Instant,
     /// Milliseconds from then to the last of them.
-    last: AtomicU64,
+    last_millis: AtomicU64,
 }
 
-impl Meter {
-    pub(super) fn new(hall: Arc<Hall>, job: &Job) -> Self {
-        let job = Some(hall.jobs.bucket_of(job));
-        Self { hall, own: Mutex::default(), job, begun: Instant::now(), last: AtomicU64::new(0) }
+impl TrafficMeter {
+    pub(super) fn new(shared: Arc<SharedState>, job: &JobName) -> Self {
+        let job_bucket = Some(shared.jobs.bucket_of(job));
+        Self {
+            shared: shared,
+            own_bucket: Mutex::default(),
+            job_bucket,
+            started_at: Instant::now(),
+            last_millis: AtomicU64::new(0),
+        }
     }
 
     /// So many bytes pass. How long to wait before more are read.
-    pub(super) fn pass(&self, bytes: usize) -> Duration {
+    pub(super) fn record(&self, bytes: usize) -> Duration {
         let (bytes, now) = (bytes as u64, Instant::now());
-        self.hall.ledger.relayed.fetch_add(bytes, Ordering::Relaxed);
-        let millis = u64::try_from(now.duration_since(self.begun).as_millis()).unwrap_or(u64::MAX);
-        self.last.store(millis, Ordering::Relaxed);
-        let limits = &self.hall.limits;
-        let spend = |bucket: &Mutex<Bucket>, rate| lock(bucket).spend(bytes, rate, now);
-        let own = limits.relay_rate.map(|rate| spend(&self.own, rate));
-        let job = self.job.iter().zip(limits.job_rate).map(|(job, rate)| spend(job, rate)).next();
+        self.shared
+            .metrics
+            .relayed_bytes
+            .fetch_add(bytes, Ordering::Relaxed);
+        let millis =
+            u64::try_from(now.duration_since(self.started_at).as_millis()).unwrap_or(u64::MAX);
+        self.last_millis.store(millis, Ordering::Relaxed);
+        let limits = &self.shared.limits;
+        let spend =
+            |bucket: &Mutex<TokenBucket>, rate| lock_or_recover(bucket).spend(bytes, rate, now);
+        let own = limits.relay_rate.map(|rate| spend(&self.own_bucket, rate));
+        let job = self
+            .job_bucket
+            .iter()
+            .zip(limits.job_rate)
+            .map(|(job, rate)| spend(job, rate))
+            .next();
         let wait = own.max(job).unwrap_or_default();
         if !wait.is_zero() {
-            Ledger::count(&self.hall.ledger.throttled);
+            RendezvousMetrics::increment(&self.shared.metrics.throttled_reads);
         }
         wait
     }
 
     /// So long a relay may be idle.
-    pub(super) fn idle(&self) -> Duration {
-        self.hall.limits.relay_idle
+    pub(super) fn idle_timeout(&self) -> Duration {
+        self.shared.limits.relay_idle_timeout
     }
 
     /// Whether it was.
     pub(super) fn is_idle(&self) -> bool {
-        let last = self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed));
-        last.elapsed() >= self.idle()
+        let last =
+            self.started_at + Duration::from_millis(self.last_millis.load(Ordering::Relaxed));
+        last.elapsed() >= self.idle_timeout()
     }
 }
 
-impl Drop for Meter {
+impl Drop for TrafficMeter {
     fn drop(&mut self) {
-        self.job = None;
-        self.hall.jobs.forget_paid();
+        self.job_bucket = None;
+        self.shared.jobs.forget_paid();
     }
 }

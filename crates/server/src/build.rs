@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nearpath_ca::IssuerSettings;
-use nearpath_daemon::metrics::Registry;
-use nearpath_gateway::{Control, Gateway};
+use nearpath_daemon::metrics::MetricsRegistry;
+use nearpath_gateway::{Gateway, GatewayControl};
 use nearpath_kernel::sandbox::IsolationLevel;
 use nearpath_node::SettleHook;
 
@@ -18,20 +18,27 @@ use crate::settings::ServerSettings;
 /// Builds the gateway; it serves nothing yet.
 pub(crate) fn gateway(
     settings: &ServerSettings,
-    control: Arc<dyn Control>,
-    registry: &Registry,
+    control: Arc<dyn GatewayControl>,
+    registry: &MetricsRegistry,
 ) -> Result<Gateway, StartError> {
     let gateway = Gateway::new(settings.gateway.clone(), control, registry);
-    let Some(path) = &settings.access_log else { return Ok(gateway) };
+    let Some(path) = &settings.access_log else {
+        return Ok(gateway);
+    };
     let log = open_access_log(path).map_err(StartError::component("--access-log"))?;
-    gateway.with_access_log(log).map_err(StartError::component("--access-log"))
+    gateway
+        .with_access_log(log)
+        .map_err(StartError::component("--access-log"))
 }
 
 fn open_access_log(path: &Path) -> io::Result<Box<dyn io::Write + Send>> {
     if path == Path::new("-") {
         return Ok(Box::new(io::stdout()));
     }
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path);
     file.map(|file| Box::new(file) as Box<dyn io::Write + Send>)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
@@ -43,10 +50,15 @@ pub(crate) fn node_config(
     network: Option<&Network>,
     settle: SettleHook,
 ) -> Result<nearpath_node::NodeConfig, StartError> {
-    let node = nearpath_node::node_id(&settings.data_dir).map_err(StartError::component("--data-dir"))?;
-    let config = nearpath_node::NodeConfig::new(settings.data_dir.clone(), settings.watchdog.clone());
+    let node =
+        nearpath_node::node_id(&settings.data_dir).map_err(StartError::component("--data-dir"))?;
+    let config =
+        nearpath_node::NodeConfig::new(settings.data_dir.clone(), settings.watchdog.clone());
     let (gateway_ip, gateway_url) = (GATEWAY_IP, gateway_url(settings, isolation));
-    let (switch, forwarder) = (network.map(|network| network.switch.clone()), network.and_then(Network::forwarder));
+    let (switch, forwarder) = (
+        network.map(|network| network.switch.clone()),
+        network.and_then(Network::forwarder),
+    );
     let doorway = network.map(|network| network.doorway.clone());
     Ok(nearpath_node::NodeConfig {
         node,
@@ -62,20 +74,30 @@ pub(crate) fn node_config(
 }
 
 /// Configures the issuer of certificates.
-pub(crate) fn issuer_settings(settings: &ServerSettings, isolation: IsolationLevel, node: &str) -> IssuerSettings {
+pub(crate) fn issuer_settings(
+    settings: &ServerSettings,
+    isolation: IsolationLevel,
+    node: &str,
+) -> IssuerSettings {
     let gateway_ip = match isolation {
         // Without a network of its own, the gateway calls instances on loopback.
         IsolationLevel::None => Ipv4Addr::LOCALHOST,
         IsolationLevel::Root | IsolationLevel::UserNamespace => GATEWAY_IP,
     };
-    IssuerSettings { node: node.to_owned(), gateway_ip: gateway_ip.into(), lifetime: settings.certificate_lifetime }
+    IssuerSettings {
+        node: node.to_owned(),
+        gateway_ip: gateway_ip.into(),
+        lifetime: settings.certificate_lifetime,
+    }
 }
 
 /// Base URL at which instances call each other.
 fn gateway_url(settings: &ServerSettings, isolation: IsolationLevel) -> String {
     match isolation {
         IsolationLevel::None => format!("http://{}", reachable_address(settings.listen)),
-        IsolationLevel::Root | IsolationLevel::UserNamespace => format!("http://gateway:{INNER_PORT}"),
+        IsolationLevel::Root | IsolationLevel::UserNamespace => {
+            format!("http://gateway:{INNER_PORT}")
+        }
     }
 }
 
@@ -89,6 +111,11 @@ fn reachable_address(listen: SocketAddr) -> SocketAddr {
 }
 
 /// Configures the controller.
-pub(crate) fn controller_config(settings: &ServerSettings) -> nearpath_controller::Config {
-    nearpath_controller::Config { auth: settings.auth.clone(), ..nearpath_controller::Config::new(&settings.data_dir) }
+pub(crate) fn controller_config(
+    settings: &ServerSettings,
+) -> nearpath_controller::ControllerConfig {
+    nearpath_controller::ControllerConfig {
+        auth: settings.auth.clone(),
+        ..nearpath_controller::ControllerConfig::new(&settings.data_dir)
+    }
 }

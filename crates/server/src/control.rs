@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use nearpath_controller::Controller;
-use nearpath_gateway::Control;
+use nearpath_gateway::GatewayControl;
 use nearpath_node::Node;
 use nearpath_types::FunctionId;
-use nearpath_types::chain::NearCalls;
+use nearpath_types::chain_status::DirectCallCounts;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tower::ServiceExt;
@@ -19,7 +19,7 @@ use tower::ServiceExt;
 pub(crate) struct ControlHandle {
     controller: OnceLock<Controller>,
     node: OnceLock<Arc<Node>>,
-    /// Functions woken since the store was released to a successor; `None` while the store is open.
+    /// Functions woken since the store was released to a successor; `NoConnection` while the store is open.
     woken_after_release: Mutex<Option<BTreeSet<FunctionId>>>,
     runtime: Handle,
 }
@@ -28,7 +28,12 @@ impl ControlHandle {
     /// Creates a handle without controller and node. `runtime` serves the administrator's requests.
     pub(crate) fn new(runtime: Handle) -> Arc<Self> {
         let (controller, node, woken_after_release) = Default::default();
-        Arc::new(Self { controller, node, woken_after_release, runtime })
+        Arc::new(Self {
+            controller,
+            node,
+            woken_after_release,
+            runtime,
+        })
     }
 
     /// Attaches controller and node; only the first call counts.
@@ -50,13 +55,18 @@ impl ControlHandle {
     /// Wakes a function without the store. Returns false while the store is open.
     fn wake_after_release(&self, function: &FunctionId, controller: &Controller) -> bool {
         let mut woken = self.woken();
-        let Some(woken) = woken.as_mut() else { return false };
+        let Some(woken) = woken.as_mut() else {
+            return false;
+        };
         if woken.insert(function.clone())
             && let Some(node) = self.node.get()
         {
             // The closed controller still knows the last committed state; only what was woken since is missing there.
-            let mut desired = controller.model().desired();
-            let asleep = desired.functions.iter_mut().filter(|one| one.replicas == 0 && woken.contains(&one.spec.id()));
+            let mut desired = controller.model().desired_state();
+            let asleep = desired
+                .functions
+                .iter_mut()
+                .filter(|one| one.replicas == 0 && woken.contains(&one.spec.id()));
             asleep.for_each(|one| one.replicas = 1);
             node.apply_desired(desired);
         }
@@ -64,30 +74,40 @@ impl ControlHandle {
     }
 
     fn woken(&self) -> MutexGuard<'_, Option<BTreeSet<FunctionId>>> {
-        self.woken_after_release.lock().unwrap_or_else(PoisonError::into_inner)
+        self.woken_after_release
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Control for ControlHandle {
-    fn wake(&self, function: &FunctionId) {
+impl GatewayControl for ControlHandle {
+    fn wake_function(&self, function: &FunctionId) {
         if let Some(controller) = self.controller.get()
             && !self.wake_after_release(function, controller)
         {
-            controller.wake(function);
+            controller.wake_function(function);
         }
     }
 
-    fn called(&self, function: &FunctionId) {
-        self.node.get().into_iter().for_each(|node| node.prefetch(function));
+    fn note_call(&self, function: &FunctionId) {
+        self.node
+            .get()
+            .into_iter()
+            .for_each(|node| node.prefetch(function));
     }
 
-    fn admin(&self, request: Request<nearpath_wire::Body>) -> BoxFuture<'static, Response<nearpath_wire::Body>> {
+    fn handle_admin(
+        &self,
+        request: Request<nearpath_wire::Body>,
+    ) -> BoxFuture<'static, Response<nearpath_wire::Body>> {
         let Some(controller) = self.controller.get() else {
             return Box::pin(std::future::ready(draining_response()));
         };
-        let router = controller.router();
+        let router = controller.build_router();
         // A gateway thread must not run it: a long administrative request would delay that thread's calls.
-        let response = self.runtime.spawn(async move { router.oneshot(request).await });
+        let response = self
+            .runtime
+            .spawn(async move { router.oneshot(request).await });
         Box::pin(async move {
             match response.await {
                 Ok(Ok(response)) => response.map(nearpath_wire::Body::boxed),
@@ -97,17 +117,22 @@ impl Control for ControlHandle {
         })
     }
 
-    fn near_calls(&self, function: &FunctionId) -> NearCalls {
-        self.node.get().map(|node| node.call_totals(function)).unwrap_or_default()
+    fn near_calls(&self, function: &FunctionId) -> DirectCallCounts {
+        self.node
+            .get()
+            .map(|node| node.call_totals(function))
+            .unwrap_or_default()
     }
 
-    fn domains(&self) -> Option<mpsc::UnboundedReceiver<OwnedFd>> {
+    fn domain_sockets(&self) -> Option<mpsc::UnboundedReceiver<OwnedFd>> {
         self.node.get().map(|node| node.gateway_sockets())
     }
 }
 
 fn draining_response() -> Response<nearpath_wire::Body> {
-    let mut response = Response::new(nearpath_wire::Body::from("controller: draining: not taking orders now\n"));
+    let mut response = Response::new(nearpath_wire::Body::from(
+        "controller: not taking orders now\n",
+    ));
     *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
     response
 }

@@ -5,9 +5,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_gateway::Gateway;
-use nearpath_gateway::quota::{Bounds, CpuGroup};
+use nearpath_gateway::quota::{CpuGroup, QuotaBounds};
 use nearpath_kernel::cgroup::{NodeCgroups, ThreadCgroup};
 use tokio::task::JoinHandle;
 
@@ -32,7 +32,11 @@ impl FromStr for CpuQuota {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let millis = text.trim_end_matches('m').parse().ok().filter(|millis| (10..=1_000_000).contains(millis));
+        let millis = text
+            .trim_end_matches('m')
+            .parse()
+            .ok()
+            .filter(|millis| (10..=1_000_000).contains(millis));
         match (text, millis) {
             ("none", _) => Ok(Self::Unlimited),
             ("auto", _) => Ok(Self::Auto),
@@ -55,11 +59,18 @@ impl GatewayCpu {
         if quota == CpuQuota::Unlimited {
             return Ok(None);
         }
-        let group = ThreadCgroup::create(&NodeCgroups::detect(node)).map_err(StartError::component("--gateway-cpu"))?;
+        let group = ThreadCgroup::create(&NodeCgroups::detect(node))
+            .map_err(StartError::component("--gateway-cpu"))?;
         if let CpuQuota::Millis(millis) = quota {
-            group.set_quota(millis).map_err(StartError::component("--gateway-cpu"))?;
+            group
+                .set_quota(millis)
+                .map_err(StartError::component("--gateway-cpu"))?;
         }
-        Ok(Some(Self { group: Arc::new(group), quota, scaler: None }))
+        Ok(Some(Self {
+            group: Arc::new(group),
+            quota,
+            scaler: None,
+        }))
     }
 
     /// Returns the function by which each gateway thread joins the cgroup.
@@ -73,10 +84,13 @@ impl GatewayCpu {
         &mut self,
         gateway: &Gateway,
         cores: usize,
-        registry: &Registry,
+        registry: &MetricsRegistry,
     ) -> Result<(), StartError> {
         if self.quota == CpuQuota::Auto {
-            let bounds = Bounds { floor: MIN_AUTO_MILLIS, ceiling: cores as u64 * 1_000 };
+            let bounds = QuotaBounds {
+                floor: MIN_AUTO_MILLIS,
+                ceiling: cores as u64 * 1_000,
+            };
             let scaler = gateway.scale_cpu(ScaledGroup(self.group.clone()), bounds, registry);
             self.scaler = Some(scaler.map_err(StartError::component("--gateway-cpu"))?);
         }
@@ -96,11 +110,11 @@ impl GatewayCpu {
 struct ScaledGroup(Arc<ThreadCgroup>);
 
 impl CpuGroup for ScaledGroup {
-    fn set(&self, millis: u64) -> io::Result<()> {
+    fn set_quota(&self, millis: u64) -> io::Result<()> {
         self.0.set_quota(millis)
     }
 
-    fn read(&self) -> io::Result<(Duration, Duration)> {
+    fn read_usage(&self) -> io::Result<(Duration, Duration)> {
         Ok((self.0.cpu_time()?, self.0.throttled_time()?))
     }
 }

@@ -4,8 +4,10 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nearpath_controller::Credentials;
-use nearpath_devices::{CoapLimits, CoapListener, Devices, MqttLimits, MqttListener, PasswordCheck};
+use nearpath_controller::AdminCredentials;
+use nearpath_devices::{
+    CoapLimits, CoapListener, Devices, MqttLimits, MqttListener, PasswordCheck,
+};
 
 use crate::error::StartError;
 use crate::handover::{InheritedSockets, SocketName};
@@ -54,41 +56,70 @@ impl DeviceSettings {
     ) -> Result<DeviceSockets, StartError> {
         let mqtt = self.mqtt.as_ref().map(|mqtt| {
             let open = || TcpListener::bind(mqtt.listen);
-            let socket = inherited.take_or_open_one(SocketName::Mqtt, mqtt.listen, for_successor, open);
+            let socket =
+                inherited.take_or_open_one(SocketName::Mqtt, mqtt.listen, for_successor, open);
             socket.map_err(StartError::listen("--mqtt-listen", mqtt.listen))
         });
         let coap = self.coap.as_ref().map(|coap| {
             let open = || UdpSocket::bind(coap.listen);
-            let socket = inherited.take_or_open_one(SocketName::Coap, coap.listen, for_successor, open);
+            let socket =
+                inherited.take_or_open_one(SocketName::Coap, coap.listen, for_successor, open);
             socket.map_err(StartError::listen("--coap-listen", coap.listen))
         });
-        Ok(DeviceSockets { mqtt: mqtt.transpose()?, coap: coap.transpose()? })
+        Ok(DeviceSockets {
+            mqtt: mqtt.transpose()?,
+            coap: coap.transpose()?,
+        })
     }
 
-    /// The gateway's listeners for devices; `None` if there are none.
-    pub(crate) fn listeners(&self, sockets: DeviceSockets, credentials: Option<&Credentials>) -> Option<Devices> {
-        let mqtt = self.mqtt.as_ref().zip(sockets.mqtt).map(|(settings, socket)| {
-            let limits = MqttLimits { max_clients: settings.max_clients, ..MqttLimits::default() };
-            MqttListener { socket, limits, password_check: settings.authenticator(credentials) }
-        });
-        let coap = self.coap.as_ref().zip(sockets.coap).map(|(settings, socket)| {
-            let limits = CoapLimits { observe_interval: settings.observe_interval, ..CoapLimits::default() };
-            CoapListener { socket, limits }
-        });
+    /// The gateway's listeners for devices; `NoConnection` if there are none.
+    pub(crate) fn listeners(
+        &self,
+        sockets: DeviceSockets,
+        credentials: Option<&AdminCredentials>,
+    ) -> Option<Devices> {
+        let mqtt = self
+            .mqtt
+            .as_ref()
+            .zip(sockets.mqtt)
+            .map(|(settings, socket)| {
+                let limits = MqttLimits {
+                    max_clients: settings.max_clients,
+                    ..MqttLimits::default()
+                };
+                MqttListener {
+                    socket,
+                    limits,
+                    password_check: settings.authenticator(credentials),
+                }
+            });
+        let coap = self
+            .coap
+            .as_ref()
+            .zip(sockets.coap)
+            .map(|(settings, socket)| {
+                let limits = CoapLimits {
+                    observe_interval: settings.observe_interval,
+                    ..CoapLimits::default()
+                };
+                CoapListener { socket, limits }
+            });
         (mqtt.is_some() || coap.is_some()).then_some(Devices { mqtt, coap })
     }
 }
 
 impl MqttSettings {
-    /// The check of names and passwords; `None` if clients need none.
-    fn authenticator(&self, credentials: Option<&Credentials>) -> Option<PasswordCheck> {
+    /// The check of names and passwords; `NoConnection` if clients need none.
+    fn authenticator(&self, credentials: Option<&AdminCredentials>) -> Option<PasswordCheck> {
         if self.anonymous || self.listen.ip().to_canonical().is_loopback() {
             return None;
         }
         let credentials = credentials.cloned();
         // Fail closed: without credentials every password is wrong.
         let check = move |user: &str, password: &[u8]| {
-            credentials.as_ref().is_some_and(|known| known.matches(user.as_bytes(), password))
+            credentials
+                .as_ref()
+                .is_some_and(|known| known.matches(user.as_bytes(), password))
         };
         Some(Arc::new(check))
     }
@@ -100,11 +131,20 @@ mod tests {
 
     #[test]
     fn mqtt_asks_for_a_password_outside_loopback_only() {
-        let known = Credentials { user: "admin".into(), password: "secret".into() };
-        let mqtt = |addr: &str| MqttSettings { listen: addr.parse().unwrap(), anonymous: false, max_clients: 1 };
+        let known = AdminCredentials {
+            user: "admin".into(),
+            password: "secret".into(),
+        };
+        let mqtt = |addr: &str| MqttSettings {
+            listen: addr.parse().unwrap(),
+            anonymous: false,
+            max_clients: 1,
+        };
         assert!(mqtt("127.0.0.1:1").authenticator(Some(&known)).is_none());
         let check = mqtt("192.0.2.1:1").authenticator(Some(&known)).unwrap();
         assert!(check("admin", b"secret") && !check("admin", b"Secret") && !check("", b""));
-        assert!(!mqtt("192.0.2.1:1").authenticator(None).unwrap()("admin", b"secret"));
+        assert!(!mqtt("192.0.2.1:1").authenticator(None).unwrap()(
+            "admin", b"secret"
+        ));
     }
 }

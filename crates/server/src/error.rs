@@ -14,7 +14,9 @@ pub enum StartError {
     )]
     NoIsolation(io::Error),
     /// BPF programs need root.
-    #[error("--forward tc: loading BPF programs needs root on the machine: run as root, or without --forward")]
+    #[error(
+        "--forward tc: loading BPF programs needs root on the machine: run as root, or without --forward"
+    )]
     ForwardNeedsRoot,
     /// A socket cannot listen.
     #[error("{option} {addr}: {error}")]
@@ -42,13 +44,20 @@ pub enum StartError {
 impl StartError {
     /// Adds the option and the address to an error of `bind` or `listen`.
     pub(crate) fn listen(option: &'static str, addr: SocketAddr) -> impl FnOnce(io::Error) -> Self {
-        move |error| Self::Listen { option, addr, error }
+        move |error| Self::Listen {
+            option,
+            addr,
+            error,
+        }
     }
 
     /// Adds the component, or the option that configures it.
     pub(crate) fn component<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
         component: &'static str,
     ) -> impl FnOnce(E) -> Self {
-        move |error| Self::Component { component, error: error.into() }
+        move |error| Self::Component {
+            component,
+            error: error.into(),
+        }
     }
 }

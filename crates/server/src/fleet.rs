@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 use nearpath_controller::Fleet;
 use nearpath_gateway::Gateway;
 use nearpath_node::{Node, SettleHook};
-use nearpath_types::status::Usage;
-use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
+use nearpath_types::status::UsageStatus;
+use nearpath_types::{DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -24,30 +24,38 @@ pub(crate) struct LocalFleet {
 }
 
 impl Fleet for LocalFleet {
-    fn apply(&self, desired: Desired) {
+    fn apply_desired(&self, desired: DesiredState) {
         self.node.apply_desired(desired);
         // Wait for the gateway: whoever deploys a function and calls it at once must find it.
-        let routed = async { self.settle.wait_settled(self.node.wait_published().await).await };
-        let late = self.runtime.block_on(async { tokio::time::timeout(APPLY_TIMEOUT, routed).await.is_err() });
+        let routed = async {
+            self.settle
+                .wait_settled(self.node.wait_published().await)
+                .await
+        };
+        let late = self
+            .runtime
+            .block_on(async { tokio::time::timeout(APPLY_TIMEOUT, routed).await.is_err() });
         if late {
             tracing::warn!(timeout = ?APPLY_TIMEOUT, "the gateway has not taken over a change yet");
         }
     }
 
-    fn observed(&self) -> Arc<Vec<ObservedFunction>> {
+    fn observed_functions(&self) -> Arc<Vec<ObservedFunction>> {
         self.node.watch_observed().borrow().clone()
     }
 
-    fn logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine> {
+    fn read_logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine> {
         self.node.read_logs(query)
     }
 
-    fn usage(&self, id: FunctionId) -> BoxFuture<'static, Usage> {
+    fn function_usage(&self, id: FunctionId) -> BoxFuture<'static, UsageStatus> {
         let node = Arc::clone(&self.node);
         Box::pin(async move { node.read_usage(&id).await })
     }
 
-    fn invocations(&self, id: &FunctionId) -> u64 {
-        self.gateway.invocations(id).saturating_add(self.node.call_totals(id).ended)
+    fn invocation_count(&self, id: &FunctionId) -> u64 {
+        self.gateway
+            .invocations(id)
+            .saturating_add(self.node.call_totals(id).ended)
     }
 }

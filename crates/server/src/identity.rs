@@ -6,16 +6,19 @@ use std::net::SocketAddr;
 use futures_util::future::BoxFuture;
 use nearpath_ca::{HandshakeResponder, IssuerHandle};
 use nearpath_node::{HandshakeHalf, HandshakeStep, IdentityIssuer, InstanceIdentity};
-use nearpath_types::policy::Transport;
+use nearpath_types::policy::CallTransport;
 use nearpath_types::{FunctionId, InstanceId};
 
 /// Issues identities to the instances of one node.
 pub(crate) struct NodeIssuer(pub(crate) IssuerHandle);
 
 impl IdentityIssuer for NodeIssuer {
-    fn serves_transport(&self, transport: Transport) -> bool {
+    fn serves_transport(&self, transport: CallTransport) -> bool {
         // On one machine `auto` means plain TCP, which needs no certificate.
-        matches!(transport, Transport::Quic | Transport::Tls13 | Transport::Tls12)
+        matches!(
+            transport,
+            CallTransport::Quic | CallTransport::Tls13 | CallTransport::Tls12
+        )
     }
 
     fn issue_identity(
@@ -25,7 +28,10 @@ impl IdentityIssuer for NodeIssuer {
     ) -> BoxFuture<'static, Result<InstanceIdentity, String>> {
         let issued = self.0.issue(function, instance);
         Box::pin(async move {
-            issued.await.map(|identity| InstanceIdentity { name: identity.name, frames: identity.frames })
+            issued.await.map(|identity| InstanceIdentity {
+                name: identity.name,
+                frames: identity.frames,
+            })
         })
     }
 

@@ -10,7 +10,11 @@ use crate::settings::{ForwardMode, ServerSettings};
 /// # Errors
 /// When there is none, or when a setting needs more.
 pub(crate) fn set_up(settings: &ServerSettings) -> Result<IsolationLevel, StartError> {
-    let isolation = if settings.sandbox { best_available()? } else { IsolationLevel::None };
+    let isolation = if settings.sandbox {
+        best_available()?
+    } else {
+        IsolationLevel::None
+    };
     match settings.forward == ForwardMode::Tc && isolation != IsolationLevel::Root {
         true => Err(StartError::ForwardNeedsRoot),
         false => Ok(isolation),

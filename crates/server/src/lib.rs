@@ -23,10 +23,10 @@ mod settings;
 pub use cpu_quota::CpuQuota;
 pub use devices::{CoapSettings, DeviceSettings, MqttSettings};
 pub use error::StartError;
-pub use nearpath_controller::Auth;
-pub use nearpath_gateway::Settings as GatewaySettings;
+pub use nearpath_controller::AuthMode;
+pub use nearpath_gateway::GatewaySettings;
 pub use nearpath_kernel::sandbox::IsolationLevel;
-/// `PATH` of instances.
+/// `METHOD_PATH` of instances.
 pub use nearpath_node::instance::variables::DEFAULT_PATH as INSTANCE_PATH;
 pub use server::run;
 pub use settings::{ForwardMode, ServerSettings, TlsSettings};

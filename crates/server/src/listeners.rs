@@ -1,12 +1,12 @@
 //! The gateway's public sockets, opened or inherited from an old process.
 //!
 //! They belong to the host's network namespace, wherever their threads go. The socket for instances is opened by
-//! [`crate::network::Network`].
+//! [`crate::network::SimNetwork`].
 
 use std::net::{SocketAddr, UdpSocket};
 
-use nearpath_gateway::{Http3, Listener, Zone};
-use nearpath_wire::{bind, h3, tls};
+use nearpath_gateway::{GatewayListener, Http3Listener, ListenerZone};
+use nearpath_wire::{h3, sockets, tls};
 
 use crate::error::StartError;
 use crate::handover::{Http3Port, InheritedSockets, SocketName};
@@ -17,13 +17,22 @@ pub(crate) fn public(
     settings: &ServerSettings,
     inherited: &mut InheritedSockets,
     for_successor: &mut InheritedSockets,
-) -> Result<Vec<Listener>, StartError> {
+) -> Result<Vec<GatewayListener>, StartError> {
     let addr = settings.listen;
-    let open = || bind(addr, settings.threads.get());
+    let open = || sockets::bind_tcp(addr, settings.threads.get());
     let sockets = inherited.take_or_open(SocketName::Plain, addr, for_successor, open);
     let sockets = sockets.map_err(StartError::listen("--listen", addr))?;
-    let plain = Listener { zone: Zone::Public, tls: None, sockets, http3: None };
-    let encrypted = settings.tls.as_ref().map(|tls| encrypted(settings, tls, inherited, for_successor)).transpose()?;
+    let plain = GatewayListener {
+        zone: ListenerZone::Public,
+        tls: None,
+        sockets,
+        http3: None,
+    };
+    let encrypted = settings
+        .tls
+        .as_ref()
+        .map(|tls| encrypted(settings, tls, inherited, for_successor))
+        .transpose()?;
     Ok([Some(plain), encrypted].into_iter().flatten().collect())
 }
 
@@ -32,15 +41,27 @@ fn encrypted(
     tls: &TlsSettings,
     inherited: &mut InheritedSockets,
     for_successor: &mut InheritedSockets,
-) -> Result<Listener, StartError> {
-    let config = tls::load(&tls.cert, &tls.key).map_err(StartError::component("TLS"))?;
-    let open = || bind(tls.listen, settings.threads.get());
+) -> Result<GatewayListener, StartError> {
+    let config = tls::load_config(&tls.cert, &tls.key).map_err(StartError::component("TLS"))?;
+    let open = || sockets::bind_tcp(tls.listen, settings.threads.get());
     let sockets = inherited.take_or_open(SocketName::Tls, tls.listen, for_successor, open);
     let sockets = sockets.map_err(StartError::listen("--tls-listen", tls.listen))?;
     // HTTP/3 is advertised on the same port, and with port 0 the kernel has chosen one by now.
-    let addr = sockets.first().and_then(|socket| socket.local_addr().ok()).unwrap_or(tls.listen);
-    let http3 = if tls.http3 { Some(http3(settings, tls, addr, inherited, for_successor)?) } else { None };
-    Ok(Listener { zone: Zone::Public, tls: Some(config), sockets, http3 })
+    let addr = sockets
+        .first()
+        .and_then(|socket| socket.local_addr().ok())
+        .unwrap_or(tls.listen);
+    let http3 = if tls.http3 {
+        Some(http3(settings, tls, addr, inherited, for_successor)?)
+    } else {
+        None
+    };
+    Ok(GatewayListener {
+        zone: ListenerZone::Public,
+        tls: Some(config),
+        sockets,
+        http3,
+    })
 }
 
 fn http3(
@@ -49,11 +70,12 @@ fn http3(
     addr: SocketAddr,
     inherited: &mut InheritedSockets,
     for_successor: &mut InheritedSockets,
-) -> Result<Http3, StartError> {
+) -> Result<Http3Listener, StartError> {
     let listen = || StartError::listen("HTTP/3 (--http3 off disables it)", addr);
     let threads = settings.threads.get();
-    let pair = tls::read(&tls.cert, &tls.key).map_err(StartError::component("TLS"))?;
-    let site = h3::Site::new(&pair, &settings.gateway.limits, threads).map_err(StartError::component("HTTP/3"))?;
+    let pair = tls::read_key_pair(&tls.cert, &tls.key).map_err(StartError::component("TLS"))?;
+    let site = h3::Http3ServerConfig::new(&pair, &settings.gateway.limits, threads)
+        .map_err(StartError::component("HTTP/3"))?;
     if inherited.unsteered {
         return Err(StartError::component("--take-over")(
             "the kernel cannot steer HTTP/3 packets to the process that owns their connection: stop the running process, then start",
@@ -63,11 +85,14 @@ fn http3(
         let (port, sockets) = Http3Port::inherit(site, &state, fds).map_err(listen())?;
         let site = port.site().clone();
         for_successor.http3_port = Some(port);
-        return Ok(Http3::new(site, sockets));
+        return Ok(Http3Listener::new(site, sockets));
     }
-    let sockets = bind::datagrams(addr, threads).map_err(listen())?;
+    let sockets = sockets::bind_udp(addr, threads).map_err(listen())?;
     let port = Http3Port::new(site.clone(), &sockets).map_err(listen())?;
-    Ok(Http3::new(site, steered_sockets(port, sockets, for_successor)))
+    Ok(Http3Listener::new(
+        site,
+        steered_sockets(port, sockets, for_successor),
+    ))
 }
 
 /// Steers packets to the thread that owns their connection; where the kernel cannot, one socket receives all of them.

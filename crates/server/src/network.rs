@@ -7,13 +7,13 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use nearpath_gateway::{Listener, Zone};
+use nearpath_gateway::{GatewayListener, ListenerZone};
 use nearpath_kernel::attached_netns::{AttachedNetns, NEXT_HOP};
 use nearpath_kernel::bpf::Forwarder;
 use nearpath_kernel::egress_listener::EgressListener;
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::IsolationLevel;
-use nearpath_node::EXIT;
+use nearpath_node::EGRESS_PROXY_EIP;
 use nearpath_types::Eip;
 
 use crate::error::StartError;
@@ -46,11 +46,18 @@ struct AttachedGateway {
 
 impl Network {
     /// Creates the network; without isolation there is none.
-    pub(crate) fn create(isolation: IsolationLevel, forward: ForwardMode) -> Result<Option<Self>, StartError> {
+    pub(crate) fn create(
+        isolation: IsolationLevel,
+        forward: ForwardMode,
+    ) -> Result<Option<Self>, StartError> {
         let network = match (isolation, forward) {
             (IsolationLevel::None, _) => return Ok(None),
-            (_, ForwardMode::None) => Self::in_hub().map_err(StartError::component("the node's network")),
-            (_, ForwardMode::Tc) => Self::forwarded().map_err(StartError::component("--forward tc")),
+            (_, ForwardMode::None) => {
+                Self::in_hub().map_err(StartError::component("the node's network"))
+            }
+            (_, ForwardMode::Tc) => {
+                Self::forwarded().map_err(StartError::component("--forward tc"))
+            }
         };
         network.map(Some)
     }
@@ -58,24 +65,42 @@ impl Network {
     fn in_hub() -> io::Result<Self> {
         let switch = Arc::new(HubNetns::create(GATEWAY_IP)?);
         let doorway = Arc::new(EgressListener::in_hub(&switch)?);
-        Ok(Self { switch, doorway, gateway: None })
+        Ok(Self {
+            switch,
+            doorway,
+            gateway: None,
+        })
     }
 
     fn forwarded() -> io::Result<Self> {
         let forwarder = Arc::new(Forwarder::load_program()?);
         let switch = Arc::new(HubNetns::create(NEXT_HOP)?);
-        let station = Arc::new(AttachedNetns::create(&*switch, Eip(GATEWAY_IP), GATEWAY_DEVICE, NEXT_HOP)?);
-        let egress = AttachedNetns::create(&*switch, EXIT, EGRESS_DEVICE, NEXT_HOP)?;
+        let station = Arc::new(AttachedNetns::create(
+            &*switch,
+            Eip(GATEWAY_IP),
+            GATEWAY_DEVICE,
+            NEXT_HOP,
+        )?);
+        let egress = AttachedNetns::create(&*switch, EGRESS_PROXY_EIP, EGRESS_DEVICE, NEXT_HOP)?;
         for station in [&*station, &egress] {
             forwarder.attach_device(&*switch, station.eip(), station.device())?;
         }
-        let doorway = Arc::new(EgressListener::in_attached_netns(&egress, Arc::clone(&forwarder))?);
-        Ok(Self { switch, doorway, gateway: Some(AttachedGateway { station, forwarder }) })
+        let doorway = Arc::new(EgressListener::in_attached_netns(
+            &egress,
+            Arc::clone(&forwarder),
+        )?);
+        Ok(Self {
+            switch,
+            doorway,
+            gateway: Some(AttachedGateway { station, forwarder }),
+        })
     }
 
     /// The program that moves packets between gateway and instances, where they do not share a pair.
     pub(crate) fn forwarder(&self) -> Option<Arc<Forwarder>> {
-        self.gateway.as_ref().map(|gateway| Arc::clone(&gateway.forwarder))
+        self.gateway
+            .as_ref()
+            .map(|gateway| Arc::clone(&gateway.forwarder))
     }
 
     /// Moves the calling thread into the gateway's namespace.
@@ -87,15 +112,22 @@ impl Network {
     }
 
     /// Opens the gateway's listener for instances.
-    pub(crate) fn inner_listener(&self, threads: usize) -> Result<Listener, StartError> {
+    pub(crate) fn inner_listener(&self, threads: usize) -> Result<GatewayListener, StartError> {
         let network = self.clone();
         let open = move || {
             network.enter()?;
-            nearpath_wire::bind((GATEWAY_IP, INNER_PORT).into(), threads)
+            nearpath_wire::bind_tcp((GATEWAY_IP, INNER_PORT).into(), threads)
         };
         // setns(2) moves a thread, and a socket stays where it was made: a short-lived thread keeps this one outside.
-        let opened = std::thread::spawn(open).join().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
+        let opened = std::thread::spawn(open)
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
         let sockets = opened.map_err(StartError::component("the gateway's inner listener"))?;
-        Ok(Listener { zone: Zone::Inner, tls: None, sockets, http3: None })
+        Ok(GatewayListener {
+            zone: ListenerZone::Internal,
+            tls: None,
+            sockets,
+            http3: None,
+        })
     }
 }

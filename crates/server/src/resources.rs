@@ -5,7 +5,7 @@
 use std::net::TcpListener;
 
 use nearpath_controller::DataDir;
-use nearpath_gateway::Listener;
+use nearpath_gateway::GatewayListener;
 use nearpath_kernel::sandbox::IsolationLevel;
 use nearpath_node::RunLock;
 
@@ -20,7 +20,7 @@ use crate::settings::ServerSettings;
 pub(crate) struct Resources {
     pub(crate) data_dir: DataDir,
     pub(crate) run: RunLock,
-    pub(crate) listeners: Vec<Listener>,
+    pub(crate) listeners: Vec<GatewayListener>,
     pub(crate) device_sockets: DeviceSockets,
     pub(crate) admin: TcpListener,
     pub(crate) network: Option<Network>,
@@ -32,12 +32,19 @@ pub(crate) struct Resources {
 
 impl Resources {
     /// Acquires all resources, from the old process where there is one.
-    pub(crate) fn acquire(settings: &ServerSettings, isolation: IsolationLevel) -> Result<Self, StartError> {
+    pub(crate) fn acquire(
+        settings: &ServerSettings,
+        isolation: IsolationLevel,
+    ) -> Result<Self, StartError> {
         let (old_process, mut inherited) = match find_old_process(settings)? {
             Some((old_process, sockets)) => (Some(old_process), sockets),
             None => (None, InheritedSockets::default()),
         };
-        let data_dir = if old_process.is_none() { Some(lock_data_dir(settings)?) } else { None };
+        let data_dir = if old_process.is_none() {
+            Some(lock_data_dir(settings)?)
+        } else {
+            None
+        };
         let mut for_successor = InheritedSockets::default();
         let mut listeners = listeners::public(settings, &mut inherited, &mut for_successor)?;
         let device_sockets = settings.devices.bind(&mut inherited, &mut for_successor)?;
@@ -47,18 +54,37 @@ impl Resources {
         let admin = admin.map_err(StartError::listen("--admin-listen", addr))?;
         let network = Network::create(isolation, settings.forward)?;
         let threads = settings.threads.get();
-        listeners.extend(network.as_ref().map(|network| network.inner_listener(threads)).transpose()?);
+        listeners.extend(
+            network
+                .as_ref()
+                .map(|network| network.inner_listener(threads))
+                .transpose()?,
+        );
         // The last step that can fail on this side lies behind: only now does the old process stop taking changes.
         if let Some(old_process) = &old_process {
-            old_process.release().map_err(StartError::component("--take-over"))?;
+            old_process
+                .release()
+                .map_err(StartError::component("--take-over"))?;
         }
         let data_dir = data_dir.map_or_else(|| lock_data_dir(settings), Ok)?;
-        let run = RunLock::claim_number(&settings.data_dir).map_err(StartError::component("--data-dir"))?;
-        Ok(Self { data_dir, run, listeners, device_sockets, admin, network, old_process, for_successor })
+        let run = RunLock::claim_number(&settings.data_dir)
+            .map_err(StartError::component("--data-dir"))?;
+        Ok(Self {
+            data_dir,
+            run,
+            listeners,
+            device_sockets,
+            admin,
+            network,
+            old_process,
+            for_successor,
+        })
     }
 }
 
-fn find_old_process(settings: &ServerSettings) -> Result<Option<(OldProcess, InheritedSockets)>, StartError> {
+fn find_old_process(
+    settings: &ServerSettings,
+) -> Result<Option<(OldProcess, InheritedSockets)>, StartError> {
     if !settings.take_over {
         return Ok(None);
     }

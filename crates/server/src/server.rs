@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use nearpath_ca::IssuerHandle;
 use nearpath_controller::Controller;
-use nearpath_daemon::admin::Admin;
-use nearpath_daemon::metrics::Registry;
-use nearpath_daemon::ready::Readiness;
+use nearpath_daemon::admin::AdminServer;
+use nearpath_daemon::metrics::MetricsRegistry;
+use nearpath_daemon::ready::ProcessReadiness;
 use nearpath_daemon::{drain, signals};
-use nearpath_gateway::{Gateway, Serving};
+use nearpath_gateway::{Gateway, ServingThreads};
 use nearpath_kernel::sandbox::IsolationLevel;
 use nearpath_node::{IdentityService, Node, RunLock, SettleHook};
 use tokio::runtime::Handle;
@@ -34,9 +34,9 @@ const STEERING_GRACE: Duration = Duration::from_millis(250);
 
 /// The running components.
 struct Server {
-    gateway_drain: drain::Trigger,
-    admin_drain: drain::Trigger,
-    serving: Serving,
+    gateway_drain: drain::DrainTrigger,
+    admin_drain: drain::DrainTrigger,
+    serving: ServingThreads,
     cpu: Option<GatewayCpu>,
     node: Arc<Node>,
     controller: Controller,
@@ -52,13 +52,19 @@ struct Server {
 ///
 /// # Errors
 /// When a component does not start, or the gateway fails.
-pub fn run(settings: ServerSettings, announce: impl FnOnce(&ServerSettings, IsolationLevel)) -> Result<(), StartError> {
+pub fn run(
+    settings: ServerSettings,
+    announce: impl FnOnce(&ServerSettings, IsolationLevel),
+) -> Result<(), StartError> {
     let isolation = isolation::set_up(&settings)?;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("control").enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("control")
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(StartError::component("the control runtime"))?;
     runtime.block_on(async {
-        let terminated = signals::listen().map_err(StartError::component("signals"))?;
+        let terminated = signals::listen_for_signals().map_err(StartError::component("signals"))?;
         let mut server = Server::start(&settings, isolation).await?;
         announce(&settings, isolation);
         let replaced = tokio::select! {
@@ -70,35 +76,58 @@ pub fn run(settings: ServerSettings, announce: impl FnOnce(&ServerSettings, Isol
 }
 
 impl Server {
-    async fn start(settings: &ServerSettings, isolation: IsolationLevel) -> Result<Self, StartError> {
-        let readiness = Readiness::default();
-        let pending = readiness.pending("node");
+    async fn start(
+        settings: &ServerSettings,
+        isolation: IsolationLevel,
+    ) -> Result<Self, StartError> {
+        let readiness = ProcessReadiness::default();
+        let pending = readiness.add_pending("node");
         let resources = Resources::acquire(settings, isolation)?;
-        let Resources { data_dir, run, listeners, device_sockets, admin, network, old_process, for_successor } =
-            resources;
+        let Resources {
+            data_dir,
+            run,
+            listeners,
+            device_sockets,
+            admin,
+            network,
+            old_process,
+            for_successor,
+        } = resources;
 
-        let registry = Registry::default();
+        let registry = MetricsRegistry::default();
         let control = ControlHandle::new(Handle::current());
         let (settle, published) = settle_hook();
         let config = build::node_config(settings, isolation, network.as_ref(), settle.clone())?;
         let node_id = config.node.clone();
-        let (issuer, caller) = IssuerHandle::start(build::issuer_settings(settings, isolation, &node_id))?;
+        let (issuer, caller) =
+            IssuerHandle::start(build::issuer_settings(settings, isolation, &node_id))?;
         let gateway = build::gateway(settings, control.clone(), &registry)?.with_caller(caller);
         let node = start_node(settings, config, issuer, &run, &registry).await?;
         tokio::spawn(forward_snapshots(node.clone(), gateway.clone(), published));
 
-        let fleet = LocalFleet { node: node.clone(), gateway: gateway.clone(), settle, runtime: Handle::current() };
+        let fleet = LocalFleet {
+            node: node.clone(),
+            gateway: gateway.clone(),
+            settle,
+            runtime: Handle::current(),
+        };
         let config = build::controller_config(settings);
-        let controller = Controller::open_in(data_dir, config, Arc::new(fleet), node.clone()).await;
+        let controller =
+            Controller::open_claimed(data_dir, config, Arc::new(fleet), node.clone()).await;
         let controller = controller.map_err(StartError::component("controller"))?;
         control.attach(controller.clone(), node.clone());
 
-        let gateway = match settings.devices.listeners(device_sockets, controller.credentials()) {
+        let gateway = match settings
+            .devices
+            .listeners(device_sockets, controller.credentials())
+        {
             Some(devices) => devices.attach(gateway, &registry),
             None => gateway,
         };
-        let mut cpu =
-            GatewayCpu::create(settings.gateway_cpu, &nearpath_node::run_lock::run_name(&node_id, run.number()))?;
+        let mut cpu = GatewayCpu::create(
+            settings.gateway_cpu,
+            &nearpath_node::run_lock::run_name(&node_id, run.number()),
+        )?;
         if old_process.is_some() {
             // The old process serves until then: a caller must never find fewer instances because of the handover.
             wait_ready(&controller, &node).await;
@@ -108,21 +137,42 @@ impl Server {
         let serving = gateway.serve(listeners, settings.threads.get(), enter, drain);
         let serving = serving.map_err(StartError::component("gateway"))?;
         if let Some(cpu) = &mut cpu {
-            cpu.start_scaler(&gateway, settings.threads.get().min(available_cores()), &registry)?;
+            cpu.start_scaler(
+                &gateway,
+                settings.threads.get().min(available_cores()),
+                &registry,
+            )?;
         }
         let (admin_drain, drain) = drain::channel();
-        Admin { registry, readiness }.serve(admin, drain).map_err(StartError::component("--admin-listen"))?;
+        AdminServer {
+            registry,
+            readiness,
+        }
+        .serve(admin, drain)
+        .map_err(StartError::component("--admin-listen"))?;
         let (successor_listener, replaced) =
             finish_handover(settings, old_process, for_successor, control, &node_id).await?;
         drop(pending);
-        Ok(Self { gateway_drain, admin_drain, serving, cpu, node, controller, successor_listener, replaced, _run: run })
+        Ok(Self {
+            gateway_drain,
+            admin_drain,
+            serving,
+            cpu,
+            node,
+            controller,
+            successor_listener,
+            replaced,
+            _run: run,
+        })
     }
 
     /// Stops callers first, so that nothing new comes in, then instances, and the store last.
     async fn shut_down(self, replaced: bool) -> Result<(), StartError> {
         match replaced {
             true => tracing::info!("another process has taken over: finishing running requests"),
-            false => tracing::info!("draining: refusing new connections, finishing running requests"),
+            false => {
+                tracing::info!("draining: refusing new connections, finishing running requests")
+            }
         }
         let _http3_port = self.successor_listener.close();
         self.node.close_idle_connections();
@@ -132,7 +182,7 @@ impl Server {
             tokio::spawn(admin.drain());
         }
         self.gateway_drain.drain().await;
-        let served = tokio::task::spawn_blocking(|| self.serving.join()).await;
+        let served = tokio::task::spawn_blocking(|| self.serving.join_all()).await;
         if let Some(cpu) = self.cpu {
             cpu.remove().await;
         }
@@ -153,12 +203,16 @@ async fn start_node(
     config: nearpath_node::NodeConfig,
     issuer: IssuerHandle,
     run: &RunLock,
-    registry: &Registry,
+    registry: &MetricsRegistry,
 ) -> Result<Arc<Node>, StartError> {
     nearpath_node::run_lock::sweep_ended_runs(&settings.data_dir, &config.node)
         .map_err(StartError::component("--data-dir"))?;
     let identities = IdentityService::from_issuer(Arc::new(NodeIssuer(issuer)));
-    let config = nearpath_node::NodeConfig { identities, run_number: run.number(), ..config };
+    let config = nearpath_node::NodeConfig {
+        identities,
+        run_number: run.number(),
+        ..config
+    };
     let node = Node::start(config, registry).await;
     Ok(Arc::new(node.map_err(StartError::component("node"))?))
 }
@@ -184,7 +238,8 @@ async fn finish_handover(
     node_id: &str,
 ) -> Result<(Arc<SuccessorListener>, oneshot::Receiver<()>), StartError> {
     if let (Some(port), true) = (&mut for_successor.http3_port, old_process.is_some()) {
-        port.steer_to_self().map_err(StartError::component("--take-over"))?;
+        port.steer_to_self()
+            .map_err(StartError::component("--take-over"))?;
         tokio::time::sleep(STEERING_GRACE).await;
     }
     if let Some(old_process) = old_process {
@@ -198,7 +253,11 @@ async fn finish_handover(
     if let Some(port) = &mut for_successor.http3_port {
         port.reset_orphans();
     }
-    Ok(SuccessorListener::start(&settings.data_dir, for_successor, move || control.release_data_dir()))
+    Ok(SuccessorListener::start(
+        &settings.data_dir,
+        for_successor,
+        move || control.release_data_dir(),
+    ))
 }
 
 /// A hook that waits until the gateway has taken over a snapshot.

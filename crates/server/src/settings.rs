@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nearpath_controller::Auth;
-use nearpath_gateway::Settings as GatewaySettings;
+use nearpath_controller::AuthMode;
+use nearpath_gateway::GatewaySettings;
 
 use crate::cpu_quota::CpuQuota;
 use crate::devices::DeviceSettings;
@@ -25,7 +25,7 @@ pub struct ServerSettings {
     /// Address of `/metrics` and `/healthz`.
     pub admin_listen: SocketAddr,
     /// Credentials of the administrator.
-    pub auth: Auth,
+    pub auth: AuthMode,
     /// Run functions in namespaces.
     pub sandbox: bool,
     /// Gateway threads.

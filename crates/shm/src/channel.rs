@@ -78,7 +78,8 @@ pub const fn channel_bytes(capacity: u32) -> u64 {
 }
 
 const fn ring_bytes(capacity: u32) -> u64 {
-    (ring::RING_HEADER_BYTES as u64 + Descriptor::SIZE as u64 * capacity as u64).next_multiple_of(4096)
+    (ring::RING_HEADER_BYTES as u64 + Descriptor::SIZE as u64 * capacity as u64)
+        .next_multiple_of(4096)
 }
 
 /// A mapped channel.
@@ -100,7 +101,11 @@ impl Channel {
                 "invalid ring capacity: expected a power of two from 16 to 4096",
             ));
         }
-        let region = Region::create("nearpath-channel", channel_bytes(capacity) as usize, PageKind::Small)?;
+        let region = Region::create(
+            "nearpath-channel",
+            channel_bytes(capacity) as usize,
+            PageKind::Small,
+        )?;
         region.write_bytes(8, &capacity.to_le_bytes());
         region.write_bytes(0, &CHANNEL_MAGIC);
         Self::from_region(region, capacity)
@@ -110,12 +115,19 @@ impl Channel {
     pub fn open_region(fd: OwnedFd, capacity: u32) -> io::Result<Self> {
         let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
         if !RING_CAPACITIES.contains(&capacity) || !capacity.is_power_of_two() {
-            return Err(refused("invalid ring capacity: expected a power of two from 16 to 4096"));
+            return Err(refused(
+                "invalid ring capacity: expected a power of two from 16 to 4096",
+            ));
         }
         let region = Region::open_sealed(fd, channel_bytes(capacity) as usize, MapAccess::Write)?;
         let mut header = [0; 12];
-        if !region.read_bytes(0, &mut header) || header[..8] != CHANNEL_MAGIC || header[8..] != capacity.to_le_bytes() {
-            return Err(refused("the region is not a channel of the expected capacity"));
+        if !region.read_bytes(0, &mut header)
+            || header[..8] != CHANNEL_MAGIC
+            || header[8..] != capacity.to_le_bytes()
+        {
+            return Err(refused(
+                "the region is not a channel of the expected capacity",
+            ));
         }
         Self::from_region(region, capacity)
     }
@@ -123,18 +135,37 @@ impl Channel {
     fn from_region(region: Arc<Region>, capacity: u32) -> io::Result<Self> {
         let ring = |at: u64| {
             let cell = |offset: usize| region.atomic_cell(at + offset as u64);
-            let header = [cell(0)?, cell(ring::HEAD_OFFSET)?, cell(ring::WAKEUP_REQUEST_OFFSET)?];
-            Some(Ring::new(header, region.atomic_cells(at + ring::RING_HEADER_BYTES as u64, 2 * capacity as usize)?))
+            let header = [
+                cell(0)?,
+                cell(ring::HEAD_OFFSET)?,
+                cell(ring::WAKEUP_REQUEST_OFFSET)?,
+            ];
+            Some(Ring::new(
+                header,
+                region.atomic_cells(at + ring::RING_HEADER_BYTES as u64, 2 * capacity as usize)?,
+            ))
         };
         let all = || {
             let counters = [
                 region.atomic_cells(64, counters::COUNTERS_BYTES / 8)?,
                 region.atomic_cells(192, counters::COUNTERS_BYTES / 8)?,
             ];
-            Some((region.atomic_cell(12)?, counters, ring(CHANNEL_HEADER_BYTES)?, ring(answer_ring_offset(capacity))?))
+            Some((
+                region.atomic_cell(12)?,
+                counters,
+                ring(CHANNEL_HEADER_BYTES)?,
+                ring(answer_ring_offset(capacity))?,
+            ))
         };
-        let (closed, counters, calls, answers) = all().ok_or_else(|| io::Error::other("the channel is too small"))?;
-        Ok(Self { region, state_word: closed, counters, calls, answers })
+        let (closed, counters, calls, answers) =
+            all().ok_or_else(|| io::Error::other("the channel is too small"))?;
+        Ok(Self {
+            region,
+            state_word: closed,
+            counters,
+            calls,
+            answers,
+        })
     }
 
     /// Returns the number of descriptors per ring.
@@ -163,7 +194,11 @@ impl Channel {
 
     /// Returns true if a slot with this generation lies in the ring that `by` produces. Valid once `by` is dead.
     pub fn contains_slot(&self, by: ChannelSide, slot: SlotId, generation: u32) -> bool {
-        let ring = if by == ChannelSide::Caller { &self.calls } else { &self.answers };
+        let ring = if by == ChannelSide::Caller {
+            &self.calls
+        } else {
+            &self.answers
+        };
         ring.contains(|descriptor| descriptor.slot == slot && descriptor.generation == generation)
     }
 

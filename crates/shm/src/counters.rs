@@ -24,7 +24,10 @@ pub struct SideCounters {
 impl SideCounters {
     /// Wraps the 16 atomic words of this side.
     pub fn new(cells: SharedRef<[AtomicU64]>) -> Self {
-        Self { cells, values: [0; COUNTER_CELLS] }
+        Self {
+            cells,
+            values: [0; COUNTER_CELLS],
+        }
     }
 
     /// Counts a sent message.
@@ -82,7 +85,11 @@ pub struct CounterReading {
 impl CounterReading {
     /// Reads the 16 atomic words of one side.
     pub fn from_cells(cells: &[AtomicU64]) -> Self {
-        let at = |cell: usize| cells.get(cell).map_or(0, |cell| cell.load(Ordering::Relaxed));
+        let at = |cell: usize| {
+            cells
+                .get(cell)
+                .map_or(0, |cell| cell.load(Ordering::Relaxed))
+        };
         Self {
             messages: at(0),
             bytes: at(1),
@@ -97,7 +104,8 @@ impl CounterReading {
 
 /// Returns the bucket of a latency.
 pub fn latency_bucket(took: Duration) -> usize {
-    ((u64::BITS - saturating_micros(took).leading_zeros()).saturating_sub(1) as usize / 2).min(LATENCY_BUCKETS - 1)
+    ((u64::BITS - saturating_micros(took).leading_zeros()).saturating_sub(1) as usize / 2)
+        .min(LATENCY_BUCKETS - 1)
 }
 
 fn saturating_micros(took: Duration) -> u64 {
@@ -120,7 +128,15 @@ mod tests {
         assert_eq!((reading.answered, reading.total_micros), (1, 16));
         counters.record_closed(Duration::MAX, false);
         let reading = CounterReading::from_cells(&cells);
-        assert_eq!((reading.messages, reading.bytes, reading.answered, reading.failed), (1, 100, 2, 1));
+        assert_eq!(
+            (
+                reading.messages,
+                reading.bytes,
+                reading.answered,
+                reading.failed
+            ),
+            (1, 100, 2, 1)
+        );
         assert_eq!(reading.in_flight, 0, "never below none");
         assert_eq!((reading.latency[2], reading.latency[9]), (1, 1));
     }
@@ -129,7 +145,13 @@ mod tests {
     fn a_latency_bucket_ends_at_a_power_of_four() {
         for k in 0..LATENCY_BUCKETS - 1 {
             let end = Duration::from_micros(4u64.pow(k as u32 + 1));
-            assert_eq!((latency_bucket(end - Duration::from_nanos(1)), latency_bucket(end)), (k, k + 1));
+            assert_eq!(
+                (
+                    latency_bucket(end - Duration::from_nanos(1)),
+                    latency_bucket(end)
+                ),
+                (k, k + 1)
+            );
         }
     }
 }

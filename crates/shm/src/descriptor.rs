@@ -45,7 +45,10 @@ impl Descriptor {
 
     /// Encodes the descriptor as the two words of a ring entry.
     pub const fn to_words(self) -> [u64; 2] {
-        [self.slot.0 as u64 | (self.generation as u64) << 32, self.offset as u64 | (self.length as u64) << 32]
+        [
+            self.slot.0 as u64 | (self.generation as u64) << 32,
+            self.offset as u64 | (self.length as u64) << 32,
+        ]
     }
 
     /// Decodes any two words; [`Descriptor::check_bounds`] validates the result.
@@ -69,7 +72,8 @@ impl Descriptor {
 
     /// Decodes the bytes of [`Descriptor::to_bytes`].
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
-        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 of 16 bytes"));
+        let word =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 of 16 bytes"));
         Self::from_words([word(0), word(8)])
     }
 
@@ -79,9 +83,13 @@ impl Descriptor {
         match self {
             Self { generation: 0, .. } => Err(DescriptorError::Generation),
             _ if !self.offset.is_multiple_of(8) => Err(DescriptorError::Unaligned),
-            _ if (self.length as usize) < envelope::ENVELOPE_BYTES => Err(DescriptorError::TooShort),
+            _ if (self.length as usize) < envelope::ENVELOPE_BYTES => {
+                Err(DescriptorError::TooShort)
+            }
             // u64 arithmetic: offset + length of a hostile descriptor can overflow u32.
-            _ if u64::from(self.offset) + u64::from(self.length) > u64::from(size) => Err(DescriptorError::TooLong),
+            _ if u64::from(self.offset) + u64::from(self.length) > u64::from(size) => {
+                Err(DescriptorError::TooLong)
+            }
             _ => Ok(()),
         }
     }
@@ -130,7 +138,15 @@ mod tests {
 
     #[test]
     fn a_length_that_wraps_is_refused() {
-        let descriptor = Descriptor { slot: SlotId::new(0, 0), generation: 1, offset: 4096, length: u32::MAX - 4000 };
-        assert_eq!(descriptor.check_bounds(Some(1 << 20)), Err(DescriptorError::TooLong));
+        let descriptor = Descriptor {
+            slot: SlotId::new(0, 0),
+            generation: 1,
+            offset: 4096,
+            length: u32::MAX - 4000,
+        };
+        assert_eq!(
+            descriptor.check_bounds(Some(1 << 20)),
+            Err(DescriptorError::TooLong)
+        );
     }
 }

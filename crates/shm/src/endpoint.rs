@@ -49,16 +49,26 @@ impl PoolEndpoint {
 
     /// Claims a free slot of at least `bytes` bytes, from the smallest class that has one.
     pub fn claim_slot(self: &Arc<Self>, bytes: u32) -> Result<Lease, ClaimError> {
-        let first = self.pool.geometry().class_for(bytes).ok_or(ClaimError::TooLarge)?;
+        let first = self
+            .pool
+            .geometry()
+            .class_for(bytes)
+            .ok_or(ClaimError::TooLarge)?;
         for (class, (size, leases)) in self.pool.lease_tables().enumerate().skip(first) {
             if self.held_bytes() + u64::from(size) > self.max_held_bytes {
                 return Err(ClaimError::Bound);
             }
-            if let Some((index, generation)) = leases.claim_slot(self.id, self.last_used[class].load(Ordering::Relaxed))
+            if let Some((index, generation)) =
+                leases.claim_slot(self.id, self.last_used[class].load(Ordering::Relaxed))
             {
                 self.last_used[class].store(index, Ordering::Relaxed);
                 self.add_held(size);
-                return Ok(Lease::new(Arc::clone(self), SlotId::new(class, index), size, generation));
+                return Ok(Lease::new(
+                    Arc::clone(self),
+                    SlotId::new(class, index),
+                    size,
+                    generation,
+                ));
             }
         }
         Err(ClaimError::Exhausted)
@@ -71,39 +81,63 @@ impl PoolEndpoint {
         from: EndpointId,
     ) -> Result<Lease, AcceptOfferError> {
         self.pool.check_descriptor(descriptor)?;
-        let Descriptor { slot, generation, .. } = *descriptor;
+        let Descriptor {
+            slot, generation, ..
+        } = *descriptor;
         let offered = LeaseWord::offered(generation, from, self.id);
         self.apply_transition(slot, offered, LeaseTransition::Accept { from, by: self.id })
             .ok_or(AcceptOfferError::NotOffered)?;
-        let size = self.pool.geometry().slot_size(slot).ok_or(DescriptorError::NoSuchSlot)?;
+        let size = self
+            .pool
+            .geometry()
+            .slot_size(slot)
+            .ok_or(DescriptorError::NoSuchSlot)?;
         self.add_held(size);
         Ok(Lease::new(Arc::clone(self), slot, size, generation))
     }
 
     /// Frees a slot that was offered to `to` but not accepted. False when it was accepted, or freed by the node.
     pub(crate) fn recall_offer(&self, descriptor: &Descriptor, to: EndpointId) -> bool {
-        let Descriptor { slot, generation, .. } = *descriptor;
+        let Descriptor {
+            slot, generation, ..
+        } = *descriptor;
         let offered = LeaseWord::offered(generation, self.id, to);
-        let held = self.apply_transition(slot, offered, LeaseTransition::TakeBack { by: self.id, to });
-        held.and_then(|held| self.apply_transition(slot, held, LeaseTransition::Release { by: self.id })).is_some()
+        let held =
+            self.apply_transition(slot, offered, LeaseTransition::TakeBack { by: self.id, to });
+        held.and_then(|held| {
+            self.apply_transition(slot, held, LeaseTransition::Release { by: self.id })
+        })
+        .is_some()
     }
 
     /// Returns true while the slot still has the generation of this endpoint's message and is not free.
     pub fn is_slot_in_use(&self, slot: SlotId, generation: u32) -> bool {
-        let word = self.pool.lease_table(slot.class()).and_then(|class| class.lease_word(slot.index()));
+        let word = self
+            .pool
+            .lease_table(slot.class())
+            .and_then(|class| class.lease_word(slot.index()));
         word.is_some_and(|word| word.generation() == generation && !word.is_free())
     }
 
-    pub(crate) fn apply_transition(&self, slot: SlotId, before: LeaseWord, step: LeaseTransition) -> Option<LeaseWord> {
-        self.pool.lease_table(slot.class())?.apply_transition(slot.index(), before, step)
+    pub(crate) fn apply_transition(
+        &self,
+        slot: SlotId,
+        before: LeaseWord,
+        step: LeaseTransition,
+    ) -> Option<LeaseWord> {
+        self.pool
+            .lease_table(slot.class())?
+            .apply_transition(slot.index(), before, step)
     }
 
     pub(crate) fn add_held(&self, bytes: u32) {
-        self.held_bytes.fetch_add(u64::from(bytes), Ordering::Relaxed);
+        self.held_bytes
+            .fetch_add(u64::from(bytes), Ordering::Relaxed);
     }
 
     pub(crate) fn subtract_held(&self, bytes: u32) {
-        self.held_bytes.fetch_sub(u64::from(bytes), Ordering::Relaxed);
+        self.held_bytes
+            .fetch_sub(u64::from(bytes), Ordering::Relaxed);
     }
 
     pub(crate) fn record_last_used(&self, slot: SlotId) {

@@ -6,7 +6,7 @@ pub const ENVELOPE_BYTES: usize = 64;
 pub const ENVELOPE_VERSION: u8 = 1;
 /// `total` of a body of unknown length.
 pub const TOTAL_UNKNOWN: u64 = u64::MAX;
-pub use nearpath_types::head::MAX_HEAD;
+pub use nearpath_types::head::MAX_HEAD_BYTES;
 
 /// Kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -150,14 +150,20 @@ impl Envelope {
     }
 
     fn check_lengths(&self, length: u32) -> Result<(), EnvelopeError> {
-        if self.head > MAX_HEAD || u64::from(self.body_offset()) + u64::from(self.body) > u64::from(length) {
+        if self.head > MAX_HEAD_BYTES
+            || u64::from(self.body_offset()) + u64::from(self.body) > u64::from(length)
+        {
             return Err(EnvelopeError::Length);
         }
-        if self.total < u64::from(self.body) { Err(EnvelopeError::Total) } else { Ok(()) }
+        if self.total < u64::from(self.body) {
+            Err(EnvelopeError::Total)
+        } else {
+            Ok(())
+        }
     }
 }
 
-/// Returns the offset of the body after a head of `head` bytes, at most [`MAX_HEAD`].
+/// Returns the offset of the body after a head of `head` bytes, at most [`MAX_HEAD_BYTES`].
 pub const fn body_offset(head: u32) -> u32 {
     (ENVELOPE_BYTES as u32 + head).next_multiple_of(8)
 }
@@ -185,8 +191,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn envelope_bytes() -> impl Strategy<Value = [u8; ENVELOPE_BYTES]> {
-        (any::<[u8; 32]>(), any::<[u8; 32]>(), 0u8..3, 0u8..8, any::<bool>()).prop_map(
-            |(a, b, version, kind, small)| {
+        (
+            any::<[u8; 32]>(),
+            any::<[u8; 32]>(),
+            0u8..3,
+            0u8..8,
+            any::<bool>(),
+        )
+            .prop_map(|(a, b, version, kind, small)| {
                 let mut bytes = [0; ENVELOPE_BYTES];
                 bytes[..32].copy_from_slice(&a);
                 bytes[32..].copy_from_slice(&b);
@@ -195,8 +207,7 @@ mod tests {
                     [50, 51, 54, 55].iter().for_each(|&at| bytes[at] = 0);
                 }
                 bytes
-            },
-        )
+            })
     }
 
     proptest! {
@@ -211,10 +222,19 @@ mod tests {
 
     #[test]
     fn lengths_that_overflow_are_refused() {
-        let mut envelope =
-            Envelope { total: TOTAL_UNKNOWN, body: u32::MAX - 60, ..Envelope::new(MessageKind::Call, 1) };
-        assert_eq!(Envelope::from_bytes(&envelope.to_bytes(), 4096), Err(EnvelopeError::Length));
+        let mut envelope = Envelope {
+            total: TOTAL_UNKNOWN,
+            body: u32::MAX - 60,
+            ..Envelope::new(MessageKind::Call, 1)
+        };
+        assert_eq!(
+            Envelope::from_bytes(&envelope.to_bytes(), 4096),
+            Err(EnvelopeError::Length)
+        );
         (envelope.body, envelope.head) = (0, u32::MAX - 3);
-        assert_eq!(Envelope::from_bytes(&envelope.to_bytes(), 4096), Err(EnvelopeError::Length));
+        assert_eq!(
+            Envelope::from_bytes(&envelope.to_bytes(), 4096),
+            Err(EnvelopeError::Length)
+        );
     }
 }

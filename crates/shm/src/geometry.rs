@@ -54,17 +54,29 @@ impl PoolGeometry {
         };
         let mut classes: Vec<SizeClass> = sizes
             .iter()
-            .map(|s| SizeClass { size: s.size, count: s.count, words_offset: 0, hints_offset: 0, slots_offset: 0 })
+            .map(|s| SizeClass {
+                size: s.size,
+                count: s.count,
+                words_offset: 0,
+                hints_offset: 0,
+                slots_offset: 0,
+            })
             .collect();
         for class in &mut classes {
             class.words_offset = take(u64::from(class.count) * 8, 64);
             class.hints_offset = take(u64::from(class.count).div_ceil(64) * 8, 64);
         }
         for class in &mut classes {
-            class.slots_offset = take(u64::from(class.count) * u64::from(class.size), u64::from(class.size).min(4096));
+            class.slots_offset = take(
+                u64::from(class.count) * u64::from(class.size),
+                u64::from(class.size).min(4096),
+            );
         }
         let bytes = end.next_multiple_of(4096);
-        Ok(Self { classes, total_bytes: bytes })
+        Ok(Self {
+            classes,
+            total_bytes: bytes,
+        })
     }
 
     /// Returns the classes in ascending size.
@@ -79,12 +91,18 @@ impl PoolGeometry {
 
     /// Returns the size of a slot, if the pool has it.
     pub fn slot_size(&self, slot: SlotId) -> Option<u32> {
-        self.classes.get(slot.class()).filter(|class| slot.index() < class.count).map(|class| class.size)
+        self.classes
+            .get(slot.class())
+            .filter(|class| slot.index() < class.count)
+            .map(|class| class.size)
     }
 
     /// Returns the offset of a slot from the start of the region, if the pool has it.
     pub fn slot_offset(&self, slot: SlotId) -> Option<u64> {
-        let class = self.classes.get(slot.class()).filter(|class| slot.index() < class.count)?;
+        let class = self
+            .classes
+            .get(slot.class())
+            .filter(|class| slot.index() < class.count)?;
         Some(class.slots_offset + u64::from(slot.index()) * u64::from(class.size))
     }
 
@@ -113,7 +131,11 @@ impl PoolGeometry {
 
     /// Decodes a copy of a header. Accepts only the one valid form of its classes, and only within `region` bytes.
     pub fn from_bytes(header: &[u8], region: u64) -> Result<Self, GeometryError> {
-        let u32_at = |at: usize| header.get(at..at + 4).map(|b| u32::from_le_bytes(b.try_into().expect("4 bytes")));
+        let u32_at = |at: usize| {
+            header
+                .get(at..at + 4)
+                .map(|b| u32::from_le_bytes(b.try_into().expect("4 bytes")))
+        };
         if header.get(..8) != Some(&POOL_MAGIC[..]) {
             return Err(GeometryError::Magic);
         }
@@ -121,24 +143,42 @@ impl PoolGeometry {
         if count > MAX_CLASSES {
             return Err(GeometryError::Classes);
         }
-        let size = |k: usize| Some(ClassSpec { size: u32_at(32 + 32 * k)?, count: u32_at(36 + 32 * k)? });
-        let sizes: Vec<ClassSpec> = (0..count).map(size).collect::<Option<_>>().ok_or(GeometryError::Layout)?;
+        let size = |k: usize| {
+            Some(ClassSpec {
+                size: u32_at(32 + 32 * k)?,
+                count: u32_at(36 + 32 * k)?,
+            })
+        };
+        let sizes: Vec<ClassSpec> = (0..count)
+            .map(size)
+            .collect::<Option<_>>()
+            .ok_or(GeometryError::Layout)?;
         let geometry = Self::new(&sizes)?;
         let expected = geometry.to_bytes();
         if header.get(..expected.len()) != Some(&expected[..]) {
             return Err(GeometryError::Layout);
         }
-        if geometry.total_bytes > region { Err(GeometryError::Region) } else { Ok(geometry) }
+        if geometry.total_bytes > region {
+            Err(GeometryError::Region)
+        } else {
+            Ok(geometry)
+        }
     }
 }
 
 fn check_specs(sizes: &[ClassSpec]) -> Result<(), GeometryError> {
     let fits = |s: &ClassSpec| {
-        s.size.is_power_of_two() && SLOT_SIZE_RANGE.contains(&s.size) && (1..=SlotId::MAX_INDEX + 1).contains(&s.count)
+        s.size.is_power_of_two()
+            && SLOT_SIZE_RANGE.contains(&s.size)
+            && (1..=SlotId::MAX_INDEX + 1).contains(&s.count)
     };
     let ascending = sizes.windows(2).all(|pair| pair[0].size < pair[1].size);
     let good = (1..=MAX_CLASSES).contains(&sizes.len()) && sizes.iter().all(fits) && ascending;
-    if good { Ok(()) } else { Err(GeometryError::Classes) }
+    if good {
+        Ok(())
+    } else {
+        Err(GeometryError::Classes)
+    }
 }
 
 /// Reason why a header is invalid.
@@ -164,8 +204,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_specs() -> impl Strategy<Value = Vec<ClassSpec>> {
-        proptest::collection::btree_map(6u32..=24, 1u32..5000, 1..=15)
-            .prop_map(|map| map.into_iter().map(|(bits, count)| ClassSpec { size: 1 << bits, count }).collect())
+        proptest::collection::btree_map(6u32..=24, 1u32..5000, 1..=15).prop_map(|map| {
+            map.into_iter()
+                .map(|(bits, count)| ClassSpec {
+                    size: 1 << bits,
+                    count,
+                })
+                .collect()
+        })
     }
 
     proptest! {

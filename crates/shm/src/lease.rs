@@ -15,7 +15,14 @@ pub struct Lease {
 
 impl Lease {
     pub(crate) fn new(member: Arc<PoolEndpoint>, slot: SlotId, size: u32, generation: u32) -> Self {
-        Self { inner: LeasedSlot { endpoint: member, slot, size, generation } }
+        Self {
+            inner: LeasedSlot {
+                endpoint: member,
+                slot,
+                size,
+                generation,
+            },
+        }
     }
 
     /// Returns the bytes of the slot.
@@ -40,12 +47,17 @@ impl Lease {
 
     /// Copies bytes in. False, and nothing copied, when they would end outside the slot.
     pub fn write_bytes(&mut self, offset: u32, bytes: &[u8]) -> bool {
-        self.inner.endpoint.pool().write_slot(self.inner.slot, offset, bytes)
+        self.inner
+            .endpoint
+            .pool()
+            .write_slot(self.inner.slot, offset, bytes)
     }
 
     /// Writes zeros. False, and nothing written, when they would end outside the slot.
     pub fn clear_bytes(&mut self, offset: u32, bytes: u32) -> bool {
-        let Some(place) = self.byte_ptr(offset, bytes as usize) else { return false };
+        let Some(place) = self.byte_ptr(offset, bytes as usize) else {
+            return false;
+        };
         // SAFETY: within the slot, whose pool this endpoint has mapped for writing: it claimed or accepted the slot there.
         unsafe { std::ptr::write_bytes(place.as_ptr(), 0, bytes as usize) };
         true
@@ -53,12 +65,18 @@ impl Lease {
 
     /// Copies bytes out. False, and nothing copied, when they would lie outside the slot.
     pub fn read_bytes(&self, offset: u32, into: &mut [u8]) -> bool {
-        self.inner.endpoint.pool().read_slot(self.inner.slot, offset, into)
+        self.inner
+            .endpoint
+            .pool()
+            .read_slot(self.inner.slot, offset, into)
     }
 
     /// Returns a pointer into the slot, valid while the lease lives. A faulty endpoint can change the bytes at any time.
     pub fn byte_ptr(&self, offset: u32, bytes: usize) -> Option<NonNull<u8>> {
-        self.inner.endpoint.pool().slot_ptr(self.inner.slot, offset, bytes)
+        self.inner
+            .endpoint
+            .pool()
+            .slot_ptr(self.inner.slot, offset, bytes)
     }
 
     /// Offers the slot to the next holder. Push the descriptor, then call [`LeaseOffer::confirm_pushed`]; dropping the offer frees the slot.
@@ -66,9 +84,16 @@ impl Lease {
         let (by, inner) = (self.inner.endpoint.id(), &self.inner);
         inner
             .endpoint
-            .apply_transition(inner.slot, LeaseWord::held(inner.generation, by), LeaseTransition::Offer { by, to })
+            .apply_transition(
+                inner.slot,
+                LeaseWord::held(inner.generation, by),
+                LeaseTransition::Offer { by, to },
+            )
             .ok_or(LeaseLost)?;
-        Ok(LeaseOffer { inner: self.into_inner(), receiver: to })
+        Ok(LeaseOffer {
+            inner: self.into_inner(),
+            receiver: to,
+        })
     }
 
     fn into_inner(self) -> LeasedSlot {
@@ -80,10 +105,19 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let LeasedSlot { endpoint: member, slot, size, generation } = &self.inner;
+        let LeasedSlot {
+            endpoint: member,
+            slot,
+            size,
+            generation,
+        } = &self.inner;
         let by = member.id();
         // It fails only when the node took the slot because it considered this endpoint dead.
-        let _ = member.apply_transition(*slot, LeaseWord::held(*generation, by), LeaseTransition::Release { by });
+        let _ = member.apply_transition(
+            *slot,
+            LeaseWord::held(*generation, by),
+            LeaseTransition::Release { by },
+        );
         member.record_last_used(*slot);
         member.subtract_held(*size);
     }
@@ -99,7 +133,12 @@ pub struct LeaseOffer {
 impl LeaseOffer {
     /// Returns the descriptor to push: `length` bytes at `offset`.
     pub fn descriptor(&self, offset: u32, length: u32) -> Descriptor {
-        Descriptor { slot: self.inner.slot, generation: self.inner.generation, offset, length }
+        Descriptor {
+            slot: self.inner.slot,
+            generation: self.inner.generation,
+            offset,
+            length,
+        }
     }
 
     /// Confirms the push: the slot now belongs to the receiver.
@@ -133,8 +172,21 @@ impl LeaseOffer {
 
 impl Drop for LeaseOffer {
     fn drop(&mut self) {
-        let LeasedSlot { endpoint: member, slot, size, generation } = &self.inner;
-        member.recall_offer(&Descriptor { slot: *slot, generation: *generation, offset: 0, length: 0 }, self.receiver);
+        let LeasedSlot {
+            endpoint: member,
+            slot,
+            size,
+            generation,
+        } = &self.inner;
+        member.recall_offer(
+            &Descriptor {
+                slot: *slot,
+                generation: *generation,
+                offset: 0,
+                length: 0,
+            },
+            self.receiver,
+        );
         member.subtract_held(*size);
     }
 }

@@ -36,14 +36,18 @@ impl LeaseTable {
 
     /// Returns the current word of a slot, if the slot exists.
     pub fn lease_word(&self, index: u32) -> Option<LeaseWord> {
-        Some(LeaseWord(self.words.get(index as usize)?.load(Ordering::Acquire)))
+        Some(LeaseWord(
+            self.words.get(index as usize)?.load(Ordering::Acquire),
+        ))
     }
 
     /// Claims a free slot and returns its index and new generation. The search begins at the hints around `near`.
     pub fn claim_slot(&self, by: EndpointId, near: u32) -> Option<(u32, u32)> {
         let groups = self.hints.len();
         let start = near as usize / 64 % groups;
-        (start..groups).chain(0..start).find_map(|group| self.claim_in_group(by, group))
+        (start..groups)
+            .chain(0..start)
+            .find_map(|group| self.claim_in_group(by, group))
     }
 
     fn claim_in_group(&self, by: EndpointId, group: usize) -> Option<(u32, u32)> {
@@ -56,7 +60,8 @@ impl LeaseTable {
             let index = (group * 64) as u32 + bit.trailing_zeros();
             if before & bit != 0
                 && let Some(word) = self.lease_word(index)
-                && let Some(after) = self.apply_transition(index, word, LeaseTransition::Claim { by })
+                && let Some(after) =
+                    self.apply_transition(index, word, LeaseTransition::Claim { by })
             {
                 return Some((index, after.generation()));
             }
@@ -67,11 +72,17 @@ impl LeaseTable {
 
     /// Applies one transition to the word that the caller expects. None when the transition is not allowed, or the word differs:
     /// then the caller does not hold the slot and must not touch it.
-    pub fn apply_transition(&self, index: u32, before: LeaseWord, step: LeaseTransition) -> Option<LeaseWord> {
+    pub fn apply_transition(
+        &self,
+        index: u32,
+        before: LeaseWord,
+        step: LeaseTransition,
+    ) -> Option<LeaseWord> {
         let after = before.apply_transition(step)?;
         let word = self.words.get(index as usize)?;
         // AcqRel: the last holder's writes to the slot happen before the next holder's reads, also across a reclaim.
-        word.compare_exchange(before.0, after.0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        word.compare_exchange(before.0, after.0, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
         if after.is_free() {
             self.set_hint(index);
         }

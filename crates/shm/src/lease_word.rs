@@ -49,14 +49,30 @@ impl LeaseWord {
     pub const fn apply_transition(self, step: LeaseTransition) -> Option<Self> {
         let generation = self.generation();
         let (before, after) = match step {
-            LeaseTransition::Claim { by } => (Self::free(generation), Self::held(next_generation(generation), by)),
-            LeaseTransition::Offer { by, to } => (Self::held(generation, by), Self::offered(generation, by, to)),
-            LeaseTransition::Accept { from, by } => (Self::offered(generation, from, by), Self::held(generation, by)),
-            LeaseTransition::TakeBack { by, to } => (Self::offered(generation, by, to), Self::held(generation, by)),
+            LeaseTransition::Claim { by } => (
+                Self::free(generation),
+                Self::held(next_generation(generation), by),
+            ),
+            LeaseTransition::Offer { by, to } => (
+                Self::held(generation, by),
+                Self::offered(generation, by, to),
+            ),
+            LeaseTransition::Accept { from, by } => (
+                Self::offered(generation, from, by),
+                Self::held(generation, by),
+            ),
+            LeaseTransition::TakeBack { by, to } => (
+                Self::offered(generation, by, to),
+                Self::held(generation, by),
+            ),
             LeaseTransition::Release { by } => (Self::held(generation, by), Self::free(generation)),
             LeaseTransition::Reclaim => (self, Self::free(generation)),
         };
-        if self.0 == before.0 { Some(after) } else { None }
+        if self.0 == before.0 {
+            Some(after)
+        } else {
+            None
+        }
     }
 }
 
@@ -120,8 +136,10 @@ mod tests {
         prop_oneof![
             endpoint_id().prop_map(|by| LeaseTransition::Claim { by }),
             (endpoint_id(), endpoint_id()).prop_map(|(by, to)| LeaseTransition::Offer { by, to }),
-            (endpoint_id(), endpoint_id()).prop_map(|(from, by)| LeaseTransition::Accept { from, by }),
-            (endpoint_id(), endpoint_id()).prop_map(|(by, to)| LeaseTransition::TakeBack { by, to }),
+            (endpoint_id(), endpoint_id())
+                .prop_map(|(from, by)| LeaseTransition::Accept { from, by }),
+            (endpoint_id(), endpoint_id())
+                .prop_map(|(by, to)| LeaseTransition::TakeBack { by, to }),
             endpoint_id().prop_map(|by| LeaseTransition::Release { by }),
         ]
     }
@@ -129,15 +147,36 @@ mod tests {
     #[test]
     fn a_slot_passes_from_claim_to_release() {
         let [p, q] = [7, 9].map(|number| EndpointId::new(number).unwrap());
-        let word = LeaseWord::free(u32::MAX).apply_transition(LeaseTransition::Claim { by: p }).unwrap();
+        let word = LeaseWord::free(u32::MAX)
+            .apply_transition(LeaseTransition::Claim { by: p })
+            .unwrap();
         assert_eq!(word, LeaseWord::held(1, p), "the generation skips 0");
-        let word = word.apply_transition(LeaseTransition::Offer { by: p, to: q }).unwrap();
+        let word = word
+            .apply_transition(LeaseTransition::Offer { by: p, to: q })
+            .unwrap();
         assert_eq!((word.offered_by(), word.held_by()), (Some(p), Some(q)));
-        assert_eq!(word.apply_transition(LeaseTransition::Release { by: q }), None, "not yet q's");
-        assert_eq!(word.apply_transition(LeaseTransition::Accept { from: q, by: q }), None, "not from q");
-        let word = word.apply_transition(LeaseTransition::Accept { from: p, by: q }).unwrap();
-        assert_eq!(word.apply_transition(LeaseTransition::Release { by: p }), None, "no longer p's");
-        assert_eq!(word.apply_transition(LeaseTransition::Release { by: q }), Some(LeaseWord::free(1)));
+        assert_eq!(
+            word.apply_transition(LeaseTransition::Release { by: q }),
+            None,
+            "not yet q's"
+        );
+        assert_eq!(
+            word.apply_transition(LeaseTransition::Accept { from: q, by: q }),
+            None,
+            "not from q"
+        );
+        let word = word
+            .apply_transition(LeaseTransition::Accept { from: p, by: q })
+            .unwrap();
+        assert_eq!(
+            word.apply_transition(LeaseTransition::Release { by: p }),
+            None,
+            "no longer p's"
+        );
+        assert_eq!(
+            word.apply_transition(LeaseTransition::Release { by: q }),
+            Some(LeaseWord::free(1))
+        );
     }
 
     proptest! {

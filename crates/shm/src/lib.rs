@@ -1,7 +1,7 @@
 //! Messages between processes of one machine through shared memory: the path `shm`. `contract/memory.md` is the layout.
 //!
 //! A [`pool`] holds the slots of one security domain. A [`PoolEndpoint`] is one thread that sends and receives there: it claims a
-//! slot as a [`Lease`], fills it with a [`MessageDraft`], or a [`OwnedSlot`] when the body comes first, and sends it over the [`ChannelEnd`] of a [`channel`]; only a 16-byte
+//! slot as a [`ConnectionLease`], fills it with a [`MessageDraft`], or a [`OwnedSlot`] when the body comes first, and sends it over the [`ChannelEnd`] of a [`channel`]; only a 16-byte
 //! [`Descriptor`] moves, and the lease word of the slot says at every moment who may touch it. A [`WakeupCell`] is where a member
 //! sleeps and is woken. In a strict domain every member has a pool of its own that others can only read ([`PeerPool`]), and what
 //! comes is copied before it is looked at. The node makes all of it and, when a process has died, gives its slots back ([`reclaim`]).

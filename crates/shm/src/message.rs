@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use crate::copies::count_copied;
 use crate::descriptor::Descriptor;
 use crate::envelope::{self, Envelope, EnvelopeError, flag};
-use crate::head::{BadHead, Field, Fields, MAX_FIELDS};
+use crate::head::{HeadError, HeadField, HeadFields, MAX_FIELDS};
 use crate::lease::Lease;
 use crate::owned_slot::OwnedSlot;
 
@@ -29,7 +29,13 @@ impl MessageDraft {
     /// Starts a message at byte `start`, a multiple of 8, so that a forwarder has room for a longer head.
     pub fn with_start(lease: Lease, start: u32) -> Self {
         debug_assert!(start.is_multiple_of(8), "not a descriptor's offset");
-        Self { lease, start, head: 0, fields: 0, body: 0 }
+        Self {
+            lease,
+            start,
+            head: 0,
+            fields: 0,
+            body: 0,
+        }
     }
 
     /// Returns the slot of the message.
@@ -43,13 +49,14 @@ impl MessageDraft {
 
     /// Adds a head field. Must precede the body.
     pub fn add_field(&mut self, name: &str, value: &[u8]) -> Result<(), DraftError> {
-        let field = Field::new(name.as_bytes(), value)?;
-        let lengths = field.lengths()?;
-        let (start, end) = (self.head as usize, self.head as usize + field.size());
-        if self.fields == MAX_FIELDS || end > envelope::MAX_HEAD as usize {
-            return Err(BadHead::TooMany.into());
+        let field = HeadField::new(name.as_bytes(), value)?;
+        let lengths = field.length_prefix()?;
+        let (start, end) = (self.head as usize, self.head as usize + field.encoded_len());
+        if self.fields == MAX_FIELDS || end > envelope::MAX_HEAD_BYTES as usize {
+            return Err(HeadError::TooMany.into());
         }
-        if self.body > 0 || self.start + envelope::body_offset(end as u32) > self.lease.slot_size() {
+        if self.body > 0 || self.start + envelope::body_offset(end as u32) > self.lease.slot_size()
+        {
             return Err(DraftError::SlotFull);
         }
         let at = self.start + (envelope::ENVELOPE_BYTES + start) as u32;
@@ -62,7 +69,9 @@ impl MessageDraft {
 
     /// Appends bytes to the body.
     pub fn append_body(&mut self, bytes: &[u8]) -> Result<(), DraftError> {
-        if bytes.len() > self.body_capacity() as usize || !self.lease.write_bytes(self.body_end_offset(), bytes) {
+        if bytes.len() > self.body_capacity() as usize
+            || !self.lease.write_bytes(self.body_end_offset(), bytes)
+        {
             return Err(DraftError::SlotFull);
         }
         count_copied(bytes.len());
@@ -72,12 +81,15 @@ impl MessageDraft {
 
     /// Returns the bytes that the body can still grow in this slot.
     pub fn body_capacity(&self) -> u32 {
-        self.lease.slot_size().saturating_sub(self.body_end_offset())
+        self.lease
+            .slot_size()
+            .saturating_sub(self.body_end_offset())
     }
 
     /// Returns a pointer to the next [`MessageDraft::body_capacity`] body bytes. Call [`MessageDraft::grow_body`] after writing there.
     pub fn body_ptr(&self) -> Option<NonNull<u8>> {
-        self.lease.byte_ptr(self.body_end_offset(), self.body_capacity() as usize)
+        self.lease
+            .byte_ptr(self.body_end_offset(), self.body_capacity() as usize)
     }
 
     /// Extends the body by `bytes` bytes that were written at [`MessageDraft::body_ptr`].
@@ -93,12 +105,19 @@ impl MessageDraft {
     pub fn finish(mut self, mut envelope: Envelope) -> OutgoingMessage {
         (envelope.head, envelope.body) = (self.head, self.body);
         let counts_messages = envelope.kind == envelope::MessageKind::Taken;
-        if !envelope.has_flag(flag::MORE) && envelope.kind != envelope::MessageKind::Part && !counts_messages {
+        if !envelope.has_flag(flag::MORE)
+            && envelope.kind != envelope::MessageKind::Part
+            && !counts_messages
+        {
             envelope.total = u64::from(self.body);
         }
         let length = (self.body_end_offset() - self.start).max(envelope::ENVELOPE_BYTES as u32);
         self.lease.write_bytes(self.start, &envelope.to_bytes());
-        OutgoingMessage { lease: self.lease, offset: self.start, length }
+        OutgoingMessage {
+            lease: self.lease,
+            offset: self.start,
+            length,
+        }
     }
 
     fn body_end_offset(&self) -> u32 {
@@ -114,7 +133,7 @@ pub enum DraftError {
     SlotFull,
     /// The field is invalid, or there are too many.
     #[error(transparent)]
-    BadHead(#[from] BadHead),
+    BadHead(#[from] HeadError),
 }
 
 /// A message that is ready to send.
@@ -134,7 +153,11 @@ impl OutgoingMessage {
         let mut copy = [0; envelope::ENVELOPE_BYTES];
         self.lease.read_bytes(self.offset, &mut copy);
         let envelope = Envelope::from_bytes(&copy, self.length).ok()?;
-        Some(OwnedSlot::new(self.lease, self.offset + envelope.body_offset(), envelope.body))
+        Some(OwnedSlot::new(
+            self.lease,
+            self.offset + envelope.body_offset(),
+            envelope.body,
+        ))
     }
 }
 
@@ -170,7 +193,9 @@ impl MessageContent {
         match self {
             Self::Slot(lease) => lease.read_bytes(offset, into),
             Self::Copy(bytes) => {
-                let there = bytes.get(offset as usize..).and_then(|rest| rest.get(..into.len()));
+                let there = bytes
+                    .get(offset as usize..)
+                    .and_then(|rest| rest.get(..into.len()));
                 there.inspect(|there| into.copy_from_slice(there)).is_some()
             }
         }
@@ -180,7 +205,11 @@ impl MessageContent {
 impl ReceivedMessage {
     /// Reads the envelope of the message that `descriptor` names; `lease` holds its slot.
     pub fn from_slot(lease: Lease, descriptor: &Descriptor) -> Result<Self, EnvelopeError> {
-        Self::from_content(MessageContent::Slot(lease), descriptor.offset, descriptor.length)
+        Self::from_content(
+            MessageContent::Slot(lease),
+            descriptor.offset,
+            descriptor.length,
+        )
     }
 
     /// Reads the envelope of a message that was copied out of a strict peer's pool.
@@ -189,13 +218,22 @@ impl ReceivedMessage {
         Self::from_content(MessageContent::Copy(bytes), 0, length)
     }
 
-    fn from_content(content: MessageContent, offset: u32, length: u32) -> Result<Self, EnvelopeError> {
+    fn from_content(
+        content: MessageContent,
+        offset: u32,
+        length: u32,
+    ) -> Result<Self, EnvelopeError> {
         let mut copy = [0; envelope::ENVELOPE_BYTES];
         if !content.read_bytes(offset, &mut copy) {
             return Err(EnvelopeError::Length);
         }
         let envelope = Envelope::from_bytes(&copy, length)?;
-        Ok(Self { content, offset, length, envelope })
+        Ok(Self {
+            content,
+            offset,
+            length,
+            envelope,
+        })
     }
 
     /// Returns the envelope as it was on receipt.
@@ -204,13 +242,16 @@ impl ReceivedMessage {
     }
 
     /// Copies the head and parses the copy. `into` is a reusable buffer, which avoids an allocation.
-    pub fn copy_head<'a>(&self, into: &'a mut Vec<u8>) -> Result<Fields<'a>, BadHead> {
+    pub fn copy_head<'a>(&self, into: &'a mut Vec<u8>) -> Result<HeadFields<'a>, HeadError> {
         into.resize(self.envelope.head as usize, 0);
-        if !self.content.read_bytes(self.offset + envelope::ENVELOPE_BYTES as u32, into) {
-            return Err(BadHead::Cut);
+        if !self
+            .content
+            .read_bytes(self.offset + envelope::ENVELOPE_BYTES as u32, into)
+        {
+            return Err(HeadError::Truncated);
         }
-        let fields = Fields::new(into);
-        fields.check()?;
+        let fields = HeadFields::new(into);
+        fields.check_all()?;
         Ok(fields)
     }
 
@@ -222,7 +263,8 @@ impl ReceivedMessage {
     /// Copies the body into `into`, which must have [`ReceivedMessage::body_len`] bytes; false otherwise.
     pub fn copy_body(&self, into: &mut [u8]) -> bool {
         count_copied(into.len());
-        into.len() == self.envelope.body as usize && self.content.read_bytes(self.body_offset(), into)
+        into.len() == self.envelope.body as usize
+            && self.content.read_bytes(self.body_offset(), into)
     }
 
     /// Returns a copy of the body.
@@ -241,14 +283,17 @@ impl ReceivedMessage {
         let bytes = self.envelope.body as usize;
         match &self.content {
             MessageContent::Slot(lease) => {
-                let place = lease.byte_ptr(self.body_offset(), bytes).unwrap_or(NonNull::dangling());
+                let place = lease
+                    .byte_ptr(self.body_offset(), bytes)
+                    .unwrap_or(NonNull::dangling());
                 // SAFETY: `place` lies within the slot, because the envelope was checked against the descriptor's length; the
                 // lease keeps it mapped. The caller guarantees that no endpoint writes there.
                 unsafe { std::slice::from_raw_parts(place.as_ptr(), bytes) }
             }
-            MessageContent::Copy(copy) => {
-                copy.get(self.body_offset() as usize..).and_then(|b| b.get(..bytes)).unwrap_or_default()
-            }
+            MessageContent::Copy(copy) => copy
+                .get(self.body_offset() as usize..)
+                .and_then(|b| b.get(..bytes))
+                .unwrap_or_default(),
         }
     }
 
@@ -263,7 +308,8 @@ impl ReceivedMessage {
     /// Returns the body in place, to be forwarded; none for a private copy.
     pub fn into_owned_slot(self) -> Option<OwnedSlot> {
         let (at, length) = (self.body_offset(), self.envelope.body);
-        self.into_lease().map(|lease| OwnedSlot::new(lease, at, length))
+        self.into_lease()
+            .map(|lease| OwnedSlot::new(lease, at, length))
     }
 
     /// Returns true if the message lies in a slot that this endpoint holds.
@@ -274,11 +320,16 @@ impl ReceivedMessage {
     /// Forwards head and body under another envelope without a copy; none for a private copy.
     /// `head`, `body` and `total` of the envelope are kept.
     pub fn forward_with(self, mut envelope: Envelope) -> Option<OutgoingMessage> {
-        (envelope.head, envelope.body, envelope.total) = (self.envelope.head, self.envelope.body, self.envelope.total);
+        (envelope.head, envelope.body, envelope.total) =
+            (self.envelope.head, self.envelope.body, self.envelope.total);
         let (offset, length) = (self.offset, self.length);
         let mut lease = self.into_lease()?;
         lease.write_bytes(offset, &envelope.to_bytes());
-        Some(OutgoingMessage { lease, offset, length })
+        Some(OutgoingMessage {
+            lease,
+            offset,
+            length,
+        })
     }
 
     fn body_offset(&self) -> u32 {

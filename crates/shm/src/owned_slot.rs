@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use crate::endpoint::{ClaimError, PoolEndpoint};
-use crate::envelope::{self, MAX_HEAD};
-use crate::head::BadHead;
+use crate::envelope::{self, MAX_HEAD_BYTES};
+use crate::head::HeadError;
 use crate::lease::Lease;
 use crate::message::{DraftError, MessageDraft};
 
@@ -27,7 +27,9 @@ pub struct OwnedSlot {
 impl OwnedSlot {
     /// Claims a zeroed body, to be written. Zeroing hides earlier content of the slot.
     pub fn claim_zeroed(member: &Arc<PoolEndpoint>, bytes: u32) -> Result<Self, ClaimError> {
-        let all = HEADROOM_BYTES.checked_add(bytes).ok_or(ClaimError::TooLarge)?;
+        let all = HEADROOM_BYTES
+            .checked_add(bytes)
+            .ok_or(ClaimError::TooLarge)?;
         let mut lease = member.claim_slot(all)?;
         lease.clear_bytes(HEADROOM_BYTES, bytes);
         Ok(Self::new(lease, HEADROOM_BYTES, bytes))
@@ -35,13 +37,23 @@ impl OwnedSlot {
 
     /// Wraps the `length` bytes at `at`, which lie within the slot.
     pub(crate) fn new(lease: Lease, at: u32, length: u32) -> Self {
-        debug_assert!(lease.byte_ptr(at, length as usize).is_some(), "outside the slot");
-        Self { lease: Some(lease), body_offset: at, length }
+        debug_assert!(
+            lease.byte_ptr(at, length as usize).is_some(),
+            "outside the slot"
+        );
+        Self {
+            lease: Some(lease),
+            body_offset: at,
+            length,
+        }
     }
 
     /// Returns the body. As with [`crate::MessagePayload`], a faulty endpoint of the domain can change it meanwhile.
     pub fn bytes(&self) -> &[u8] {
-        let place = self.lease.as_ref().and_then(|lease| lease.byte_ptr(self.body_offset, self.length as usize));
+        let place = self
+            .lease
+            .as_ref()
+            .and_then(|lease| lease.byte_ptr(self.body_offset, self.length as usize));
         let Some(place) = place else { return &[] };
         // SAFETY: within the slot, and the lease is held while the slice lives: no correct endpoint writes there,
         // and `&self` excludes this one. The bytes are plain data: a faulty endpoint changes values only.
@@ -50,7 +62,10 @@ impl OwnedSlot {
 
     /// Returns the body for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let place = self.lease.as_ref().and_then(|lease| lease.byte_ptr(self.body_offset, self.length as usize));
+        let place = self
+            .lease
+            .as_ref()
+            .and_then(|lease| lease.byte_ptr(self.body_offset, self.length as usize));
         let Some(place) = place else { return &mut [] };
         // SAFETY: as above; `&mut self` excludes other readers in this process. The pool is mapped writable, because the slot
         // was claimed or accepted there.
@@ -59,7 +74,9 @@ impl OwnedSlot {
 
     /// Returns true if this endpoint holds the slot: no other endpoint can send it.
     pub fn is_held_by(&self, member: &Arc<PoolEndpoint>) -> bool {
-        self.lease.as_ref().is_some_and(|lease| Arc::ptr_eq(lease.endpoint(), member))
+        self.lease
+            .as_ref()
+            .is_some_and(|lease| Arc::ptr_eq(lease.endpoint(), member))
     }
 
     /// Truncates the body; no effect when it is not longer.
@@ -69,20 +86,37 @@ impl OwnedSlot {
 
     /// Writes the head before the body; only the envelope is missing then.
     /// Returns the slot when the head is invalid, or has no room there.
-    pub fn into_draft(mut self, fields: &[(&str, &[u8])]) -> Result<MessageDraft, (Self, DraftError)> {
-        let head: usize = fields.iter().map(|(name, value)| 4 + name.len() + value.len()).sum();
-        let Some(head) = u32::try_from(head).ok().filter(|head| *head <= MAX_HEAD) else {
-            return Err((self, BadHead::TooMany.into()));
+    pub fn into_draft(
+        mut self,
+        fields: &[(&str, &[u8])],
+    ) -> Result<MessageDraft, (Self, DraftError)> {
+        let head: usize = fields
+            .iter()
+            .map(|(name, value)| 4 + name.len() + value.len())
+            .sum();
+        let Some(head) = u32::try_from(head)
+            .ok()
+            .filter(|head| *head <= MAX_HEAD_BYTES)
+        else {
+            return Err((self, HeadError::TooMany.into()));
         };
-        let start = self.body_offset.checked_sub(envelope::body_offset(head)).filter(|start| start.is_multiple_of(8));
+        let start = self
+            .body_offset
+            .checked_sub(envelope::body_offset(head))
+            .filter(|start| start.is_multiple_of(8));
         let (Some(start), Some(lease)) = (start, self.lease.take_if(|_| start.is_some())) else {
             return Err((self, DraftError::SlotFull));
         };
         let mut draft = MessageDraft::with_start(lease, start);
-        let written = fields.iter().try_for_each(|(name, value)| draft.add_field(name, value));
+        let written = fields
+            .iter()
+            .try_for_each(|(name, value)| draft.add_field(name, value));
         match written.and_then(|()| draft.grow_body(self.length)) {
             Ok(()) => Ok(draft),
-            Err(why) => Err((Self::new(draft.into_lease(), self.body_offset, self.length), why)),
+            Err(why) => Err((
+                Self::new(draft.into_lease(), self.body_offset, self.length),
+                why,
+            )),
         }
     }
 }
@@ -90,7 +124,11 @@ impl OwnedSlot {
 impl Drop for OwnedSlot {
     /// Clears an unsent body: in a strict domain peers can read the pool.
     fn drop(&mut self) {
-        if let Some(lease) = self.lease.as_mut().filter(|lease| lease.endpoint().pool().is_strict()) {
+        if let Some(lease) = self
+            .lease
+            .as_mut()
+            .filter(|lease| lease.endpoint().pool().is_strict())
+        {
             lease.clear_bytes(self.body_offset, self.length);
         }
     }

@@ -20,18 +20,26 @@ pub struct MessagePayload {
 impl MessagePayload {
     /// Keeps the slot of the message until the value is dropped.
     pub fn new(message: ReceivedMessage) -> Self {
-        Self { message: Some(message), sender: None }
+        Self {
+            message: Some(message),
+            sender: None,
+        }
     }
 
     /// As [`MessagePayload::new`] for a part of a longer body: dropping it wakes the sender, which waits for released parts.
     pub fn with_sender(message: ReceivedMessage, sender: WakeupSignal) -> Self {
-        Self { message: Some(message), sender: Some(sender) }
+        Self {
+            message: Some(message),
+            sender: Some(sender),
+        }
     }
 }
 
 impl AsRef<[u8]> for MessagePayload {
     fn as_ref(&self) -> &[u8] {
-        let Some(message) = &self.message else { return &[] };
+        let Some(message) = &self.message else {
+            return &[];
+        };
         // SAFETY: the lease is held until `self` is dropped, so no correct endpoint writes there. The bytes are plain
         // data: a faulty endpoint changes values, never validity; see the module documentation.
         unsafe { message.body_in_place() }

@@ -31,10 +31,20 @@ impl PeerPool {
 
     /// Copies the whole message that a descriptor names. Generation 0 is refused; otherwise the generation is the owner's business.
     pub fn copy_message(&self, descriptor: &Descriptor) -> Result<Vec<u8>, DescriptorError> {
-        let Descriptor { slot, offset, length, .. } = *descriptor;
+        let Descriptor {
+            slot,
+            offset,
+            length,
+            ..
+        } = *descriptor;
         descriptor.check_bounds(self.geometry.slot_size(slot))?;
         count_copied(length as usize);
-        let start = self.geometry.slot_offset(slot).ok_or(DescriptorError::NoSuchSlot)?;
-        self.region.copy_bytes(start + u64::from(offset), length as usize).ok_or(DescriptorError::NoSuchSlot)
+        let start = self
+            .geometry
+            .slot_offset(slot)
+            .ok_or(DescriptorError::NoSuchSlot)?;
+        self.region
+            .copy_bytes(start + u64::from(offset), length as usize)
+            .ok_or(DescriptorError::NoSuchSlot)
     }
 }

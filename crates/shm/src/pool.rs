@@ -22,7 +22,8 @@ pub struct SlotPool {
 impl SlotPool {
     /// Creates a pool with all slots free; only the node does this.
     pub fn create(sizes: &[ClassSpec], pages: PageKind) -> io::Result<Self> {
-        let geometry = PoolGeometry::new(sizes).map_err(|fault| io::Error::new(io::ErrorKind::InvalidInput, fault))?;
+        let geometry = PoolGeometry::new(sizes)
+            .map_err(|fault| io::Error::new(io::ErrorKind::InvalidInput, fault))?;
         let bytes = usize::try_from(geometry.total_bytes()).map_err(io::Error::other)?;
         let region = Region::create("nearpath-pool", bytes, pages)?;
         region.write_bytes(0, &geometry.to_bytes());
@@ -36,12 +37,22 @@ impl SlotPool {
     /// Creates the pool of a strict endpoint, which no other process can write. All slots are free.
     /// Its lease words are private memory; their place in the region stays zero.
     pub fn create_strict(sizes: &[ClassSpec]) -> io::Result<Self> {
-        let geometry = PoolGeometry::new(sizes).map_err(|fault| io::Error::new(io::ErrorKind::InvalidInput, fault))?;
+        let geometry = PoolGeometry::new(sizes)
+            .map_err(|fault| io::Error::new(io::ErrorKind::InvalidInput, fault))?;
         let bytes = usize::try_from(geometry.total_bytes()).map_err(io::Error::other)?;
         let region = Region::create_read_only_for_others("nearpath-own", bytes)?;
         region.write_bytes(0, &geometry.to_bytes());
-        let classes = geometry.classes().iter().map(|class| LeaseTable::in_memory(class.count as usize)).collect();
-        Ok(Self { region, geometry, lease_tables: classes, is_private: true })
+        let classes = geometry
+            .classes()
+            .iter()
+            .map(|class| LeaseTable::in_memory(class.count as usize))
+            .collect();
+        Ok(Self {
+            region,
+            geometry,
+            lease_tables: classes,
+            is_private: true,
+        })
     }
 
     /// Maps a pool of `bytes` bytes that the node created, as reported by the node.
@@ -54,11 +65,20 @@ impl SlotPool {
     fn from_region(region: Arc<Region>, geometry: PoolGeometry) -> io::Result<Self> {
         let leases = |class: &geometry::SizeClass| {
             let words = region.atomic_cells(class.words_offset, class.count as usize)?;
-            Some(LeaseTable::new(words, region.atomic_cells(class.hints_offset, class.count.div_ceil(64) as usize)?))
+            Some(LeaseTable::new(
+                words,
+                region.atomic_cells(class.hints_offset, class.count.div_ceil(64) as usize)?,
+            ))
         };
         let classes: Option<Vec<LeaseTable>> = geometry.classes().iter().map(leases).collect();
-        let classes = classes.ok_or_else(|| io::Error::other("the pool is larger than its region"))?;
-        Ok(Self { region, geometry, lease_tables: classes, is_private: false })
+        let classes =
+            classes.ok_or_else(|| io::Error::other("the pool is larger than its region"))?;
+        Ok(Self {
+            region,
+            geometry,
+            lease_tables: classes,
+            is_private: false,
+        })
     }
 
     /// Returns true for a pool of [`SlotPool::create_strict`].
@@ -88,7 +108,11 @@ impl SlotPool {
 
     /// Iterates over all classes with their slot sizes.
     pub fn lease_tables(&self) -> impl Iterator<Item = (u32, &LeaseTable)> {
-        self.geometry.classes().iter().map(|class| class.size).zip(&self.lease_tables)
+        self.geometry
+            .classes()
+            .iter()
+            .map(|class| class.size)
+            .zip(&self.lease_tables)
     }
 
     /// Checks a descriptor against the layout; its lease is not checked.
@@ -98,17 +122,20 @@ impl SlotPool {
 
     /// Copies bytes out of a slot; false when they would lie outside.
     pub(crate) fn read_slot(&self, slot: SlotId, offset: u32, into: &mut [u8]) -> bool {
-        self.region_offset(slot, offset, into.len()).is_some_and(|offset| self.region.read_bytes(offset, into))
+        self.region_offset(slot, offset, into.len())
+            .is_some_and(|offset| self.region.read_bytes(offset, into))
     }
 
     /// Copies bytes into a slot; false when they would lie outside.
     pub(crate) fn write_slot(&self, slot: SlotId, offset: u32, bytes: &[u8]) -> bool {
-        self.region_offset(slot, offset, bytes.len()).is_some_and(|offset| self.region.write_bytes(offset, bytes))
+        self.region_offset(slot, offset, bytes.len())
+            .is_some_and(|offset| self.region.write_bytes(offset, bytes))
     }
 
     /// Returns a pointer into a slot; none when the bytes would lie outside.
     pub(crate) fn slot_ptr(&self, slot: SlotId, offset: u32, bytes: usize) -> Option<NonNull<u8>> {
-        self.region.byte_ptr(self.region_offset(slot, offset, bytes)?, bytes)
+        self.region
+            .byte_ptr(self.region_offset(slot, offset, bytes)?, bytes)
     }
 
     fn region_offset(&self, slot: SlotId, offset: u32, bytes: usize) -> Option<u64> {

@@ -31,14 +31,20 @@ pub fn sweep_pool(
     let mut swept = SweepResult::default();
     for (class, (_, leases)) in pool.lease_tables().enumerate() {
         for index in 0..leases.slot_count() {
-            let Some(word) = leases.lease_word(index) else { continue };
+            let Some(word) = leases.lease_word(index) else {
+                continue;
+            };
             match decide_reclaim(word, &alive, |from, to| {
                 in_ring(from, to, SlotId::new(class, index), word.generation())
             }) {
                 ReclaimDecision::Keep => {}
                 ReclaimDecision::InFlight => swept.in_flight += 1,
                 ReclaimDecision::Free => {
-                    swept.freed += u32::from(leases.apply_transition(index, word, LeaseTransition::Reclaim).is_some())
+                    swept.freed += u32::from(
+                        leases
+                            .apply_transition(index, word, LeaseTransition::Reclaim)
+                            .is_some(),
+                    )
                 }
             }
         }
@@ -104,7 +110,11 @@ pub fn slot_usage(pool: &SlotPool) -> BTreeMap<EndpointId, SlotUsage> {
 
 /// Returns true if any lease word contains the id.
 pub fn is_id_in_use(pool: &SlotPool, endpoint: EndpointId) -> bool {
-    let borne = |word: LeaseWord| word.offered_by() == Some(endpoint) || word.held_by() == Some(endpoint);
-    pool.lease_tables()
-        .any(|(_, leases)| (0..leases.slot_count()).filter_map(|index| leases.lease_word(index)).any(borne))
+    let borne =
+        |word: LeaseWord| word.offered_by() == Some(endpoint) || word.held_by() == Some(endpoint);
+    pool.lease_tables().any(|(_, leases)| {
+        (0..leases.slot_count())
+            .filter_map(|index| leases.lease_word(index))
+            .any(borne)
+    })
 }

@@ -10,7 +10,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
+};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::shared::SharedRef;
@@ -38,7 +41,9 @@ pub enum MapAccess {
 // 2 MiB huge pages of x86-64 and arm64, as `MFD_HUGE_2MB` requests.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Seals without which a region is refused.
-const REQUIRED_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+const REQUIRED_SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
 /// Seals of a read-only region: only mappings made before can write, and holes cannot be punched.
 const READ_ONLY_SEALS: SealFlags = REQUIRED_SEALS.union(SealFlags::FUTURE_WRITE);
 /// Magic number of tmpfs (`linux/magic.h`), which backs a memfd of small pages.
@@ -61,8 +66,15 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Creates, maps and seals a zeroed region of at least `bytes` bytes. `name` appears in `/proc/PID/maps`.
     pub fn create(name: &str, bytes: usize, pages: PageKind) -> io::Result<Arc<Self>> {
-        let huge = if pages == PageKind::HugeIfAvailable { Self::create_huge(name, bytes).ok() } else { None };
-        huge.map_or_else(|| Self::create_with(name, bytes.next_multiple_of(4096), MemfdFlags::empty()), Ok)
+        let huge = if pages == PageKind::HugeIfAvailable {
+            Self::create_huge(name, bytes).ok()
+        } else {
+            None
+        };
+        huge.map_or_else(
+            || Self::create_with(name, bytes.next_multiple_of(4096), MemfdFlags::empty()),
+            Ok,
+        )
     }
 
     fn create_huge(name: &str, bytes: usize) -> io::Result<Arc<Self>> {
@@ -71,7 +83,10 @@ impl Region {
     }
 
     fn create_with(name: &str, bytes: usize, flags: MemfdFlags) -> io::Result<Arc<Self>> {
-        let fd = memfd_create(name, flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let fd = memfd_create(
+            name,
+            flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?;
         ftruncate(&fd, bytes as u64)?;
         let region = Self::map_fd(fd, bytes, MapAccess::Write)?; // reserves huge pages, or fails
         fcntl_add_seals(&region.fd, REQUIRED_SEALS)?;
@@ -107,11 +122,26 @@ impl Region {
             MapAccess::Read => ProtFlags::READ,
         };
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
-        let start = unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, &fd, 0)? };
-        let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                length,
+                protection,
+                MapFlags::SHARED,
+                &fd,
+                0,
+            )?
+        };
+        let start = NonNull::new(start.cast::<u8>())
+            .ok_or_else(|| io::Error::other("mapped at address 0"))?;
         // SAFETY: the range is the mapping just made; the advice changes no content. Failure only costs speed.
         let _ = unsafe { madvise(start.as_ptr().cast(), length, Advice::LinuxHugepage) };
-        Ok(Self { start, length, access, fd })
+        Ok(Self {
+            start,
+            length,
+            access,
+            fd,
+        })
     }
 
     /// Returns the bytes of the region, in whole pages.
@@ -121,7 +151,10 @@ impl Region {
 
     /// Returns the page size in bytes, as the kernel reports it for the memfd: 2 MiB for huge pages.
     pub fn page_size(&self) -> u64 {
-        fstat(&self.fd).ok().and_then(|stat| u64::try_from(stat.st_blksize).ok()).unwrap_or(4096)
+        fstat(&self.fd)
+            .ok()
+            .and_then(|stat| u64::try_from(stat.st_blksize).ok())
+            .unwrap_or(4096)
     }
 
     /// Returns false: the kernel maps no empty region.
@@ -130,7 +163,11 @@ impl Region {
     }
 
     /// Returns `count` atomics at `offset`. None when they lie outside, are misaligned, or the mapping is read-only.
-    pub fn atomic_cells<T: AtomicCell>(self: &Arc<Self>, offset: u64, count: usize) -> Option<SharedRef<[T]>> {
+    pub fn atomic_cells<T: AtomicCell>(
+        self: &Arc<Self>,
+        offset: u64,
+        count: usize,
+    ) -> Option<SharedRef<[T]>> {
         let bytes = count.checked_mul(size_of::<T>())?;
         let place = self.byte_ptr(offset, bytes)?;
         if self.access == MapAccess::Read || !place.cast::<T>().is_aligned() {
@@ -144,7 +181,8 @@ impl Region {
 
     /// Returns one atomic; see [`Region::atomic_cells`].
     pub fn atomic_cell<T: AtomicCell>(self: &Arc<Self>, offset: u64) -> Option<SharedRef<T>> {
-        self.atomic_cells::<T>(offset, 1).map(|cells| cells.map(|cells| &cells[0]))
+        self.atomic_cells::<T>(offset, 1)
+            .map(|cells| cells.map(|cells| &cells[0]))
     }
 
     /// Returns a pointer to `bytes` bytes at `offset`; none when they end outside.
@@ -158,7 +196,9 @@ impl Region {
 
     /// Copies bytes out. False, and nothing copied, when they lie outside.
     pub fn read_bytes(&self, offset: u64, into: &mut [u8]) -> bool {
-        let Some(place) = self.byte_ptr(offset, into.len()) else { return false };
+        let Some(place) = self.byte_ptr(offset, into.len()) else {
+            return false;
+        };
         // SAFETY: both ranges are valid for `into.len()` bytes and apart: nobody has a `&mut` of the mapping. Another process
         // may write meanwhile; then the copy is any mixture of bytes, which callers check like all foreign data.
         unsafe { std::ptr::copy_nonoverlapping(place.as_ptr(), into.as_mut_ptr(), into.len()) };
@@ -181,7 +221,9 @@ impl Region {
 
     /// Copies bytes in. False, and nothing copied, when they lie outside or the mapping is read-only.
     pub fn write_bytes(&self, offset: u64, bytes: &[u8]) -> bool {
-        let place = self.byte_ptr(offset, bytes.len()).filter(|_| self.access == MapAccess::Write);
+        let place = self
+            .byte_ptr(offset, bytes.len())
+            .filter(|_| self.access == MapAccess::Write);
         let Some(place) = place else { return false };
         // SAFETY: as in `read`; the mapping is writable.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
@@ -208,9 +250,12 @@ fn invalid_data(why: &str) -> io::Error {
 
 /// Checks that `fd` is a memfd with these seals and of this size; otherwise fails with `InvalidData`.
 fn check_memfd(fd: impl AsFd, bytes: usize, seals: SealFlags) -> io::Result<()> {
-    let there = fcntl_get_seals(&fd).map_err(|_| invalid_data("the file descriptor is not a memfd"))?;
+    let there =
+        fcntl_get_seals(&fd).map_err(|_| invalid_data("the file descriptor is not a memfd"))?;
     if !there.contains(REQUIRED_SEALS) {
-        return Err(invalid_data("the region is not sealed against shrinking, growing and further seals"));
+        return Err(invalid_data(
+            "the region is not sealed against shrinking, growing and further seals",
+        ));
     }
     if !there.contains(seals) {
         return Err(invalid_data("the region is not sealed against writing"));
@@ -264,8 +309,15 @@ mod tests {
         assert!(region.atomic_cells::<AtomicU64>(end - 8, 1).is_some());
         assert!(region.atomic_cells::<AtomicU64>(end - 8, 2).is_none());
         assert!(region.atomic_cells::<AtomicU64>(u64::MAX - 7, 1).is_none());
-        assert!(region.atomic_cells::<AtomicU64>(0, usize::MAX / 4).is_none());
-        assert!(region.atomic_cells::<AtomicU64>(4, 1).is_none(), "not aligned");
+        assert!(
+            region
+                .atomic_cells::<AtomicU64>(0, usize::MAX / 4)
+                .is_none()
+        );
+        assert!(
+            region.atomic_cells::<AtomicU64>(4, 1).is_none(),
+            "not aligned"
+        );
         assert!(!region.read_bytes(end - 1, &mut [0; 2]) && !region.write_bytes(end, &[0]));
     }
 
@@ -274,7 +326,10 @@ mod tests {
         let region = Region::create("np-test", 8192, PageKind::Small).unwrap();
         assert_eq!(ftruncate(&region.fd, 4096), Err(Errno::PERM));
         assert_eq!(ftruncate(&region.fd, 1 << 20), Err(Errno::PERM));
-        assert_eq!(fcntl_add_seals(&region.fd, SealFlags::WRITE), Err(Errno::PERM));
+        assert_eq!(
+            fcntl_add_seals(&region.fd, SealFlags::WRITE),
+            Err(Errno::PERM)
+        );
         let other = Region::open_sealed(duplicate_fd(&region), 8192, MapAccess::Write).unwrap();
         assert!(other.write_bytes(100, b"seen"));
         let mut seen = [0; 4];
@@ -283,8 +338,13 @@ mod tests {
 
     #[test]
     fn files_and_unsealed_memfds_are_refused() {
-        let refused = |fd: OwnedFd, bytes| Region::open_sealed(fd, bytes, MapAccess::Read).unwrap_err().kind();
-        let memfd = || memfd_create("np-test", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+        let refused = |fd: OwnedFd, bytes| {
+            Region::open_sealed(fd, bytes, MapAccess::Read)
+                .unwrap_err()
+                .kind()
+        };
+        let memfd =
+            || memfd_create("np-test", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
         for missing in REQUIRED_SEALS {
             let fd = memfd();
             ftruncate(&fd, 4096).unwrap();
@@ -292,7 +352,10 @@ mod tests {
             assert_eq!(refused(fd, 4096), io::ErrorKind::InvalidData, "{missing:?}");
         }
         let region = Region::create("np-test", 4096, PageKind::Small).unwrap();
-        assert_eq!(refused(duplicate_fd(&region), 8192), io::ErrorKind::InvalidData);
+        assert_eq!(
+            refused(duplicate_fd(&region), 8192),
+            io::ErrorKind::InvalidData
+        );
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert_eq!(refused(file.into(), 4096), io::ErrorKind::InvalidData);
     }
@@ -306,7 +369,10 @@ mod tests {
         assert!(!reader.write_bytes(0, b"no") && reader.atomic_cells::<AtomicU32>(0, 1).is_none());
         assert_eq!(rustix::io::pwrite(&reader.fd, b"no", 0), Err(Errno::PERM));
         let again = rustix::fs::open(
-            format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader.fd)),
+            format!(
+                "/proc/self/fd/{}",
+                std::os::fd::AsRawFd::as_raw_fd(&reader.fd)
+            ),
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         );

@@ -30,9 +30,17 @@ pub struct Ring {
 impl Ring {
     /// Combines the header words with `entries`: two words per descriptor, a power of two in total.
     pub fn new(header: [SharedRef<AtomicU32>; 3], entries: SharedRef<[AtomicU64]>) -> Self {
-        debug_assert!(entries.len().is_power_of_two() && entries.len() >= 2, "capacity is no power of two");
+        debug_assert!(
+            entries.len().is_power_of_two() && entries.len() >= 2,
+            "capacity is no power of two"
+        );
         let [tail, head, starved] = header;
-        Self { tail, head, wakeup_requested: starved, entries }
+        Self {
+            tail,
+            head,
+            wakeup_requested: starved,
+            entries,
+        }
     }
 
     /// Creates a ring on the heap, for tests. Both indices begin at `start`.
@@ -57,7 +65,8 @@ impl Ring {
     pub fn contains(&self, wanted: impl Fn(&Descriptor) -> bool) -> bool {
         let (tail, head) = self.indices();
         let length = tail.wrapping_sub(head);
-        length <= self.capacity() && (0..length).any(|i| wanted(&self.read_entry(head.wrapping_add(i))))
+        length <= self.capacity()
+            && (0..length).any(|i| wanted(&self.read_entry(head.wrapping_add(i))))
     }
 
     fn read_entry(&self, index: u32) -> Descriptor {
@@ -104,7 +113,11 @@ pub struct RingProducer {
 impl RingProducer {
     /// Creates the producer; `start` is 0 for a ring of the contract.
     pub fn new(ring: Ring, start: u32) -> Self {
-        Self { ring, tail: start, cached_head: start }
+        Self {
+            ring,
+            tail: start,
+            cached_head: start,
+        }
     }
 
     /// Returns the credits: descriptors that can be pushed now.
@@ -164,7 +177,11 @@ pub struct RingConsumer {
 impl RingConsumer {
     /// Creates the consumer; `start` is 0 for a ring of the contract.
     pub fn new(ring: Ring, start: u32) -> Self {
-        Self { ring, head: start, cached_tail: start }
+        Self {
+            ring,
+            head: start,
+            cached_tail: start,
+        }
     }
 
     /// Returns true if there is nothing to pop. A poisoned ring is not empty: popping reports it.
@@ -214,7 +231,12 @@ mod tests {
     use std::collections::VecDeque;
 
     fn descriptor(n: u32) -> Descriptor {
-        Descriptor { slot: SlotId(n), generation: n ^ 7, offset: n.wrapping_mul(8), length: !n }
+        Descriptor {
+            slot: SlotId(n),
+            generation: n ^ 7,
+            offset: n.wrapping_mul(8),
+            length: !n,
+        }
     }
 
     proptest! {
@@ -266,7 +288,10 @@ mod tests {
     #[test]
     fn a_wakeup_request_is_taken_once() {
         let ring = Ring::in_memory(1, 0);
-        let (mut producer, mut consumer) = (RingProducer::new(ring.clone(), 0), RingConsumer::new(ring, 0));
+        let (mut producer, mut consumer) = (
+            RingProducer::new(ring.clone(), 0),
+            RingConsumer::new(ring, 0),
+        );
         producer.push_descriptor(descriptor(1)).unwrap();
         assert_eq!(producer.request_wakeup(), Ok(false));
         consumer.pop_descriptor().unwrap();

@@ -23,13 +23,19 @@ struct SentSlot {
 impl SentSlots {
     /// Records a sent message.
     pub(crate) fn record_sent(&mut self, lease: Lease, offset: u32, length: u32) {
-        self.sent.push_back(SentSlot { lease, offset, length });
+        self.sent.push_back(SentSlot {
+            lease,
+            offset,
+            length,
+        });
     }
 
     /// Clears and releases all but the last `unread` messages; returns how many.
     pub(crate) fn release_until(&mut self, unread: u32) -> u32 {
         let taken = self.sent.len().saturating_sub(unread as usize);
-        self.sent.drain(..taken).for_each(SentSlot::clear_and_release);
+        self.sent
+            .drain(..taken)
+            .for_each(SentSlot::clear_and_release);
         taken as u32
     }
 

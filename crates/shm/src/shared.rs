@@ -21,12 +21,18 @@ impl<T: ?Sized> SharedRef<T> {
     /// # Safety
     /// `place` is aligned and stays valid for reads and writes through `&T` for as long as `keep` lives.
     pub unsafe fn new(place: NonNull<T>, keep: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { target: place, owner: keep }
+        Self {
+            target: place,
+            owner: keep,
+        }
     }
 
     /// A part of it.
     pub fn map<U: ?Sized>(&self, part: impl for<'a> FnOnce(&'a T) -> &'a U) -> SharedRef<U> {
-        SharedRef { target: NonNull::from(part(self)), owner: Arc::clone(&self.owner) }
+        SharedRef {
+            target: NonNull::from(part(self)),
+            owner: Arc::clone(&self.owner),
+        }
     }
 }
 
@@ -34,7 +40,10 @@ impl<T: Send + Sync + 'static> SharedRef<[T]> {
     /// Values on this process's heap: for tests and for what only threads share.
     pub fn from_vec(values: Vec<T>) -> Self {
         let keep = Arc::new(values);
-        Self { target: NonNull::from(keep.as_slice()), owner: keep }
+        Self {
+            target: NonNull::from(keep.as_slice()),
+            owner: keep,
+        }
     }
 }
 
@@ -49,7 +58,10 @@ impl<T: ?Sized> Deref for SharedRef<T> {
 
 impl<T: ?Sized> Clone for SharedRef<T> {
     fn clone(&self) -> Self {
-        Self { target: self.target, owner: Arc::clone(&self.owner) }
+        Self {
+            target: self.target,
+            owner: Arc::clone(&self.owner),
+        }
     }
 }
 

@@ -43,14 +43,24 @@ impl SockmapRecord {
 
     /// Decodes a record.
     pub fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Self {
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         let descriptor: [u8; 16] = std::array::from_fn(|at| bytes[at]);
-        Self { descriptor: Descriptor::from_bytes(descriptor), channel: word(16), sender: word(20) }
+        Self {
+            descriptor: Descriptor::from_bytes(descriptor),
+            channel: word(16),
+            sender: word(20),
+        }
     }
 
     /// Creates a record that only wakes.
     pub fn wakeup(channel: u32) -> Self {
-        Self { descriptor: Descriptor::from_words([0; 2]), channel, sender: 0 }
+        Self {
+            descriptor: Descriptor::from_words([0; 2]),
+            channel,
+            sender: 0,
+        }
     }
 
     /// Returns true if the record only wakes.
@@ -85,7 +95,10 @@ impl SockmapSocket {
 
     /// Waits until the socket is writable: a non-blocking send found the kernel short of memory.
     fn wait_writable(&self) -> io::Result<()> {
-        let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let timeout = Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        };
         match poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], Some(&timeout))? {
             0 => Err(io::ErrorKind::TimedOut.into()),
             _ => Ok(()),
@@ -94,7 +107,11 @@ impl SockmapSocket {
 
     /// Reads what is there; with `wait`, blocks until something is. A short read drained the socket. 0: the node closed it.
     pub fn read_records(&self, into: &mut [u8], wait: bool) -> io::Result<usize> {
-        let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        let flags = if wait {
+            RecvFlags::empty()
+        } else {
+            RecvFlags::DONTWAIT
+        };
         Ok(recv(&*self.0, into, flags)?.1)
     }
 }
@@ -129,7 +146,11 @@ impl SockmapEnd {
 
     /// Queues a descriptor for the next [`SockmapEnd::send_queued`].
     pub(crate) fn queue_descriptor(&mut self, descriptor: Descriptor) {
-        let record = SockmapRecord { descriptor, channel: self.channel, sender: 0 };
+        let record = SockmapRecord {
+            descriptor,
+            channel: self.channel,
+            sender: 0,
+        };
         self.unsent_records.extend_from_slice(&record.to_bytes());
     }
 
@@ -163,8 +184,18 @@ mod tests {
 
     #[test]
     fn a_record_has_the_layout_of_the_contract() {
-        let descriptor = Descriptor { slot: SlotId(0x1000_0002), generation: 3, offset: 8, length: 64 };
-        let bytes = SockmapRecord { descriptor, channel: 12, sender: 7 }.to_bytes();
+        let descriptor = Descriptor {
+            slot: SlotId(0x1000_0002),
+            generation: 3,
+            offset: 8,
+            length: 64,
+        };
+        let bytes = SockmapRecord {
+            descriptor,
+            channel: 12,
+            sender: 7,
+        }
+        .to_bytes();
         let words = [0x1000_0002u32, 3, 8, 64, 12, 7, 0, 0];
         assert_eq!(bytes.to_vec(), words.map(u32::to_le_bytes).concat());
         assert!(SockmapRecord::from_bytes(&[0; RECORD_BYTES]).is_wakeup());

@@ -23,7 +23,11 @@ impl SpinPolicy {
     /// Spins for at most `budget`; zero disables spinning.
     pub fn new(budget: Duration) -> Self {
         let full = u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX);
-        Self { max_nanos: full, budget_nanos: full, waits: 0 }
+        Self {
+            max_nanos: full,
+            budget_nanos: full,
+            waits: 0,
+        }
     }
 
     /// Returns the duration of the next spin. `own` and `peer` are core numbers plus one; 0: unknown.
@@ -78,8 +82,13 @@ mod tests {
             spent += Duration::from_nanos(u64::try_from(budget).unwrap());
             spin.record_spin(false);
         }
-        assert!(spent < 2 * DEFAULT_SPIN_BUDGET, "giving up is cheap: {spent:?}");
-        let probes = (0..10 * WAITS_PER_PROBE).filter(|_| spin.next_budget(1, 2) > Duration::ZERO).count();
+        assert!(
+            spent < 2 * DEFAULT_SPIN_BUDGET,
+            "giving up is cheap: {spent:?}"
+        );
+        let probes = (0..10 * WAITS_PER_PROBE)
+            .filter(|_| spin.next_budget(1, 2) > Duration::ZERO)
+            .count();
         assert_eq!(probes, 10);
         spin.record_spin(true);
         assert_eq!(spin.next_budget(1, 2), DEFAULT_SPIN_BUDGET);

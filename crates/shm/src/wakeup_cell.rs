@@ -51,7 +51,9 @@ pub struct WakeupCell {
 impl WakeupCell {
     /// Creates a cell, for the node or for an endpoint on its own.
     pub fn create(kind: WakeupKind, spin: SpinPolicy) -> io::Result<Self> {
-        let event = matches!(kind, WakeupKind::Eventfd).then(|| eventfd(0, EventfdFlags::CLOEXEC)).transpose()?;
+        let event = matches!(kind, WakeupKind::Eventfd)
+            .then(|| eventfd(0, EventfdFlags::CLOEXEC))
+            .transpose()?;
         Self::create_with(kind, event, spin)
     }
 
@@ -70,20 +72,48 @@ impl WakeupCell {
 
     /// Maps a cell that the node created. `event` is present when the mechanism is an eventfd.
     pub fn open_region(fd: OwnedFd, event: Option<OwnedFd>, spin: SpinPolicy) -> io::Result<Self> {
-        Self::from_region(Region::open_sealed(fd, WAKEUP_CELL_BYTES, MapAccess::Write)?, event, spin)
+        Self::from_region(
+            Region::open_sealed(fd, WAKEUP_CELL_BYTES, MapAccess::Write)?,
+            event,
+            spin,
+        )
     }
 
-    fn from_region(region: Arc<Region>, event: Option<OwnedFd>, spin: SpinPolicy) -> io::Result<Self> {
+    fn from_region(
+        region: Arc<Region>,
+        event: Option<OwnedFd>,
+        spin: SpinPolicy,
+    ) -> io::Result<Self> {
         let ringer = Arc::new(WakeMethod::from_header(&region, event)?);
-        let cell = |offset| region.atomic_cell(offset).ok_or_else(|| io::Error::other("the wakeup cell is too small"));
+        let cell = |offset| {
+            region
+                .atomic_cell(offset)
+                .ok_or_else(|| io::Error::other("the wakeup cell is too small"))
+        };
         let (core, asleep, mail) = (cell(12)?, cell(64)?, cell(128)?);
-        Ok(Self { region, core, asleep, control_seq: mail, method: ringer, spin })
+        Ok(Self {
+            region,
+            core,
+            asleep,
+            control_seq: mail,
+            method: ringer,
+            spin,
+        })
     }
 
     /// Returns the signal for peers in this process; others use [`WakeupSignal::open_region`].
     pub fn wakeup_signal(&self) -> WakeupSignal {
-        let (core, asleep, mail) = (self.core.clone(), self.asleep.clone(), self.control_seq.clone());
-        WakeupSignal { last_core: core, asleep, control_seq: mail, method: Arc::clone(&self.method) }
+        let (core, asleep, mail) = (
+            self.core.clone(),
+            self.asleep.clone(),
+            self.control_seq.clone(),
+        );
+        WakeupSignal {
+            last_core: core,
+            asleep,
+            control_seq: mail,
+            method: Arc::clone(&self.method),
+        }
     }
 
     /// Returns the number of packets that the node has sent on the endpoint's socket; it wraps.
@@ -107,14 +137,23 @@ impl WakeupCell {
 
     /// Waits until `ready`, which must check every source of wakeups, or until the timeout. Spins first when that pays.
     /// `peer` is the core of the expected sender, as [`WakeupSignal::last_core`] returns it. May return early.
-    pub fn wait_until(&mut self, peer: u32, timeout: Option<Duration>, mut ready: impl FnMut() -> bool) {
+    pub fn wait_until(
+        &mut self,
+        peer: u32,
+        timeout: Option<Duration>,
+        mut ready: impl FnMut() -> bool,
+    ) {
         if ready() {
             return;
         }
         if matches!(*self.method, WakeMethod::BusyPoll) {
             return self.busy_poll(peer, timeout, ready);
         }
-        let budget = if peer == 0 { Duration::ZERO } else { self.spin.next_budget(current_core(), peer) };
+        let budget = if peer == 0 {
+            Duration::ZERO
+        } else {
+            self.spin.next_budget(current_core(), peer)
+        };
         if budget > Duration::ZERO {
             let fruitful = spin_for(budget, &mut ready);
             self.spin.record_spin(fruitful);
@@ -137,7 +176,11 @@ impl WakeupCell {
 
     /// Marks the endpoint as awake and drains the eventfd.
     pub fn finish_sleep(&self) {
-        if let WakeMethod::Eventfd { fd, blocking: false } = &*self.method {
+        if let WakeMethod::Eventfd {
+            fd,
+            blocking: false,
+        } = &*self.method
+        {
             let _ = rustix::io::read(fd, &mut [0; 8]); // may be empty: another wakeup drained it
         }
         sleep_wake::clear_asleep(&self.asleep);
@@ -187,12 +230,19 @@ pub struct WakeupSignal {
 impl WakeupSignal {
     /// Maps another endpoint's cell.
     pub fn open_region(fd: OwnedFd, event: Option<OwnedFd>) -> io::Result<Self> {
-        WakeupCell::open_region(fd, event, SpinPolicy::new(Duration::ZERO)).map(|cell| cell.wakeup_signal())
+        WakeupCell::open_region(fd, event, SpinPolicy::new(Duration::ZERO))
+            .map(|cell| cell.wakeup_signal())
     }
 
     /// Returns a signal for an endpoint that sleeps in a read of its socket: a record on this channel wakes it.
     pub fn via_sockmap(self, wire: SockmapSocket, channel: u32) -> Self {
-        Self { method: Arc::new(WakeMethod::Sockmap { socket: wire, channel }), ..self }
+        Self {
+            method: Arc::new(WakeMethod::Sockmap {
+                socket: wire,
+                channel,
+            }),
+            ..self
+        }
     }
 
     /// Wakes the endpoint if it sleeps. The caller issued a full fence after its last push; [`crate::ChannelEnd::flush_batch`] does both.
@@ -265,7 +315,9 @@ impl WakeMethod {
                 Ok(Self::Eventfd { fd, blocking })
             }
             (2, None) => Ok(Self::BusyPoll),
-            _ => Err(refused("the wakeup method of the cell does not match the descriptors that came with it")),
+            _ => Err(refused(
+                "the wakeup method of the cell does not match the descriptors that came with it",
+            )),
         }
     }
 }
@@ -275,7 +327,12 @@ impl WakeupPrimitive for WakeMethod {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         // A signal or a changed word ends the wait early; the caller checks again in any case.
         match self {
-            Self::Futex => drop(futex::wait(asleep, futex::Flags::empty(), 1, timeout.as_ref())),
+            Self::Futex => drop(futex::wait(
+                asleep,
+                futex::Flags::empty(),
+                1,
+                timeout.as_ref(),
+            )),
             Self::Eventfd { fd, blocking } => {
                 let polls = !blocking || timeout.is_some();
                 let rung = || poll(&mut [PollFd::new(fd, PollFlags::IN)], timeout.as_ref());
@@ -293,9 +350,10 @@ impl WakeupPrimitive for WakeMethod {
             // Fails only when 2^64 − 2 wakeups are unread: then the endpoint is awake anyway.
             Self::Eventfd { fd, .. } => drop(rustix::io::write(fd, &1u64.to_ne_bytes())),
             // Fails only when the endpoint or the node is terminating.
-            Self::Sockmap { socket: wire, channel } => {
-                drop(wire.send_records(&SockmapRecord::wakeup(*channel).to_bytes()))
-            }
+            Self::Sockmap {
+                socket: wire,
+                channel,
+            } => drop(wire.send_records(&SockmapRecord::wakeup(*channel).to_bytes())),
             Self::BusyPoll => {}
         }
     }

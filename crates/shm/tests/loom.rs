@@ -25,7 +25,12 @@ fn endpoint_id(number: u16) -> EndpointId {
 }
 
 fn numbered_descriptor(n: u32) -> Descriptor {
-    Descriptor { slot: SlotId(n), generation: n + 1, offset: n, length: n }
+    Descriptor {
+        slot: SlotId(n),
+        generation: n + 1,
+        offset: n,
+        length: n,
+    }
 }
 
 fn pop_spinning(consumer: &mut RingConsumer) -> Descriptor {
@@ -86,7 +91,11 @@ fn a_slot_has_one_holder() {
                 if let Some((index, generation)) = leases.claim_slot(by, 0) {
                     bytes.write_exclusive();
                     leases
-                        .apply_transition(index, LeaseWord::held(generation, by), LeaseTransition::Release { by })
+                        .apply_transition(
+                            index,
+                            LeaseWord::held(generation, by),
+                            LeaseTransition::Release { by },
+                        )
                         .unwrap();
                 }
             }
@@ -95,14 +104,21 @@ fn a_slot_has_one_holder() {
         life(2)();
         other.join().unwrap();
         assert!(leases.lease_word(0).unwrap().is_free());
-        assert!(leases.claim_slot(endpoint_id(3), 0).is_some(), "its hint is not lost");
+        assert!(
+            leases.claim_slot(endpoint_id(3), 0).is_some(),
+            "its hint is not lost"
+        );
     });
 }
 
 #[test]
 fn an_offered_slot_is_never_accessed_concurrently() {
     loom::model(|| {
-        let (leases, bytes, ring) = (LeaseTable::in_memory(1), SlotBytes::new(), Ring::in_memory(1, 0));
+        let (leases, bytes, ring) = (
+            LeaseTable::in_memory(1),
+            SlotBytes::new(),
+            Ring::in_memory(1, 0),
+        );
         let (p, q) = (endpoint_id(1), endpoint_id(2));
         let mut producer = RingProducer::new(ring.clone(), 0);
         let (leases2, bytes2) = (leases.clone(), Arc::clone(&bytes));
@@ -110,16 +126,37 @@ fn an_offered_slot_is_never_accessed_concurrently() {
             let (index, generation) = leases2.claim_slot(p, 0).unwrap();
             bytes2.write_exclusive();
             leases2
-                .apply_transition(index, LeaseWord::held(generation, p), LeaseTransition::Offer { by: p, to: q })
+                .apply_transition(
+                    index,
+                    LeaseWord::held(generation, p),
+                    LeaseTransition::Offer { by: p, to: q },
+                )
                 .unwrap();
-            producer.push_descriptor(Descriptor { slot: SlotId(index), generation, offset: 0, length: 64 }).unwrap();
+            producer
+                .push_descriptor(Descriptor {
+                    slot: SlotId(index),
+                    generation,
+                    offset: 0,
+                    length: 64,
+                })
+                .unwrap();
         });
         let mut consumer = RingConsumer::new(ring, 0);
-        let Descriptor { slot, generation, .. } = pop_spinning(&mut consumer);
+        let Descriptor {
+            slot, generation, ..
+        } = pop_spinning(&mut consumer);
         let offered = LeaseWord::offered(generation, p, q);
-        let held = leases.apply_transition(slot.index(), offered, LeaseTransition::Accept { from: p, by: q }).unwrap();
+        let held = leases
+            .apply_transition(
+                slot.index(),
+                offered,
+                LeaseTransition::Accept { from: p, by: q },
+            )
+            .unwrap();
         bytes.write_exclusive();
-        leases.apply_transition(slot.index(), held, LeaseTransition::Release { by: q }).unwrap();
+        leases
+            .apply_transition(slot.index(), held, LeaseTransition::Release { by: q })
+            .unwrap();
         sender.join().unwrap();
     });
 }
@@ -131,10 +168,21 @@ fn sweep_while_the_receiver_accepts(accept_first: bool) {
         let (p, q) = (endpoint_id(1), endpoint_id(2));
         let (index, generation) = leases.claim_slot(p, 0).unwrap();
         let offered = leases
-            .apply_transition(index, LeaseWord::held(generation, p), LeaseTransition::Offer { by: p, to: q })
+            .apply_transition(
+                index,
+                LeaseWord::held(generation, p),
+                LeaseTransition::Offer { by: p, to: q },
+            )
             .unwrap();
         let mut producer = RingProducer::new(ring.clone(), 0);
-        producer.push_descriptor(Descriptor { slot: SlotId(index), generation, offset: 0, length: 64 }).unwrap();
+        producer
+            .push_descriptor(Descriptor {
+                slot: SlotId(index),
+                generation,
+                offset: 0,
+                length: 64,
+            })
+            .unwrap();
 
         let (leases2, ring2) = (leases.clone(), ring.clone());
         let heir = thread::spawn(move || {
@@ -143,12 +191,21 @@ fn sweep_while_the_receiver_accepts(accept_first: bool) {
             if !accept_first {
                 consumer.commit_head();
             }
-            let accepted = leases2.apply_transition(index, offered, LeaseTransition::Accept { from: p, by: q });
+            let accepted = leases2.apply_transition(
+                index,
+                offered,
+                LeaseTransition::Accept { from: p, by: q },
+            );
             consumer.commit_head();
-            assert!(accepted.is_some(), "what is in a ring is not reclaimed from who reads it");
+            assert!(
+                accepted.is_some(),
+                "what is in a ring is not reclaimed from who reads it"
+            );
         });
         let word = leases.lease_word(index).unwrap();
-        if word == offered && !ring.contains(|d| d.slot == SlotId(index) && d.generation == generation) {
+        if word == offered
+            && !ring.contains(|d| d.slot == SlotId(index) && d.generation == generation)
+        {
             leases.apply_transition(index, word, LeaseTransition::Reclaim);
         }
         heir.join().unwrap();
@@ -178,15 +235,30 @@ fn send_to_dead_endpoint(fences: bool) {
         let sender = thread::spawn(move || {
             let mut producer = RingProducer::new(ring, 0);
             let held = LeaseWord::held(generation, p);
-            let offered = leases2.apply_transition(index, held, LeaseTransition::Offer { by: p, to: q }).unwrap();
-            producer.push_descriptor(Descriptor { slot: SlotId(index), generation, offset: 0, length: 64 }).unwrap();
+            let offered = leases2
+                .apply_transition(index, held, LeaseTransition::Offer { by: p, to: q })
+                .unwrap();
+            producer
+                .push_descriptor(Descriptor {
+                    slot: SlotId(index),
+                    generation,
+                    offset: 0,
+                    length: 64,
+                })
+                .unwrap();
             if fences {
                 fence(Ordering::SeqCst);
             }
             if closed2[0].load(Ordering::Acquire) != 0
-                && let Some(held) = leases2.apply_transition(index, offered, LeaseTransition::TakeBack { by: p, to: q })
+                && let Some(held) = leases2.apply_transition(
+                    index,
+                    offered,
+                    LeaseTransition::TakeBack { by: p, to: q },
+                )
             {
-                leases2.apply_transition(index, held, LeaseTransition::Release { by: p }).unwrap();
+                leases2
+                    .apply_transition(index, held, LeaseTransition::Release { by: p })
+                    .unwrap();
             }
         });
         closed[0].store(3, Ordering::Release);
@@ -198,7 +270,10 @@ fn send_to_dead_endpoint(fences: bool) {
             leases.apply_transition(index, word, LeaseTransition::Reclaim);
         }
         sender.join().unwrap();
-        assert!(leases.lease_word(index).unwrap().is_free(), "the slot is lost");
+        assert!(
+            leases.lease_word(index).unwrap().is_free(),
+            "the slot is lost"
+        );
     });
 }
 
@@ -254,7 +329,11 @@ fn wake_sleeper(bell: impl WakeupPrimitive + Send + Sync + 'static, senders: usi
     let asleep = SharedRef::from_vec(vec![AtomicU32::new(0)]);
     let rings: Vec<Ring> = (0..senders).map(|_| Ring::in_memory(1, 0)).collect();
     let spawn = |ring: &Ring| {
-        let (bell, asleep, mut producer) = (Arc::clone(&bell), asleep.clone(), RingProducer::new(ring.clone(), 0));
+        let (bell, asleep, mut producer) = (
+            Arc::clone(&bell),
+            asleep.clone(),
+            RingProducer::new(ring.clone(), 0),
+        );
         thread::spawn(move || {
             producer.push_descriptor(numbered_descriptor(1)).unwrap();
             if fences {
@@ -264,15 +343,23 @@ fn wake_sleeper(bell: impl WakeupPrimitive + Send + Sync + 'static, senders: usi
         })
     };
     let threads: Vec<_> = rings.iter().map(spawn).collect();
-    let mut consumers: Vec<RingConsumer> = rings.iter().map(|ring| RingConsumer::new(ring.clone(), 0)).collect();
+    let mut consumers: Vec<RingConsumer> = rings
+        .iter()
+        .map(|ring| RingConsumer::new(ring.clone(), 0))
+        .collect();
     let mut got = 0;
     while got < senders {
         sleep_wake::sleep_unless_ready(&asleep[0], &*bell, None, || {
             consumers.iter_mut().any(|consumer| !consumer.is_empty())
         });
-        got += consumers.iter_mut().filter_map(|consumer| consumer.pop_descriptor().unwrap()).count();
+        got += consumers
+            .iter_mut()
+            .filter_map(|consumer| consumer.pop_descriptor().unwrap())
+            .count();
     }
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
 }
 
 #[test]
@@ -301,7 +388,10 @@ fn control_without_a_fence_a_wakeup_is_lost() {
 /// A producer without room sleeps until the consumer has made some, and fills it, again and again. It asks once it has said that it
 /// sleeps, or while it is awake: then the consumer may answer for room that is full again.
 fn refill_full_ring(asks_asleep: bool) {
-    let (ring, bell) = (Ring::in_memory(1, 0), Arc::new(ModelFutex(Mutex::new(()), Condvar::new())));
+    let (ring, bell) = (
+        Ring::in_memory(1, 0),
+        Arc::new(ModelFutex(Mutex::new(()), Condvar::new())),
+    );
     let asleep = SharedRef::from_vec(vec![AtomicU32::new(0)]);
     let mut producer = RingProducer::new(ring.clone(), 0);
     producer.push_descriptor(numbered_descriptor(0)).unwrap();
@@ -334,7 +424,11 @@ fn refill_full_ring(asks_asleep: bool) {
 
 /// As [`sleep_wake::sleep_unless_ready`], with exchanges in place of stores: loom does not order a store after another thread's exchange of what was
 /// there before it, and would let that thread read its own 0 for ever.
-fn sleep_with_exchanges(asleep: &AtomicU32, bell: &impl WakeupPrimitive, ready: impl FnOnce() -> bool) {
+fn sleep_with_exchanges(
+    asleep: &AtomicU32,
+    bell: &impl WakeupPrimitive,
+    ready: impl FnOnce() -> bool,
+) {
     asleep.swap(1, Ordering::AcqRel);
     fence(Ordering::SeqCst);
     if !ready() {

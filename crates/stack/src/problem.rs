@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use crate::text::{Place, Source};
+use crate::source::{SourceSpan, SourceText};
 
 /// Whether a problem stops the deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weight {
+pub enum ProblemSeverity {
     /// Nothing is deployed.
     Error,
     /// Told, and gone on.
@@ -15,9 +15,9 @@ pub enum Weight {
 
 /// One problem at one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct StackProblem {
     /// Whether it stops the deployment.
-    pub weight: Weight,
+    pub severity: ProblemSeverity,
     /// The file, as it was named.
     pub file: String,
     /// Line, from 1.
@@ -37,21 +37,30 @@ pub struct Problem {
 }
 
 /// Characters of a line shown around a problem.
-pub(crate) const WINDOW: usize = 100;
+pub(crate) const MAX_EXCERPT_CHARS: usize = 100;
 
-impl fmt::Display for Problem {
+impl fmt::Display for StackProblem {
     /// `FILE:LINE:COLUMN: error: TEXT`, the line with a caret, and the help.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let weight = match self.weight {
-            Weight::Error => "error",
-            Weight::Warning => "warning",
+        let severity = match self.severity {
+            ProblemSeverity::Error => "error",
+            ProblemSeverity::Warning => "warning",
         };
-        writeln!(f, "{}:{}:{}: {weight}: {}", self.file, self.line, self.column, self.text)?;
+        writeln!(
+            f,
+            "{}:{}:{}: {severity}: {}",
+            self.file, self.line, self.column, self.text
+        )?;
         let printable = |char: char| if char.is_control() { ' ' } else { char };
-        let shown: String = self.excerpt.chars().map(printable).collect();
-        writeln!(f, "{:>5} | {}", self.line, shown.trim_end())?;
+        let excerpt: String = self.excerpt.chars().map(printable).collect();
+        writeln!(f, "{:>5} | {}", self.line, excerpt.trim_end())?;
         let indent = self.column - 1 - self.skipped;
-        write!(f, "      | {:indent$}{}", "", "^".repeat(self.length.min(WINDOW / 2)))?;
+        write!(
+            f,
+            "      | {:indent$}{}",
+            "",
+            "^".repeat(self.length.min(MAX_EXCERPT_CHARS / 2))
+        )?;
         match &self.help {
             Some(help) => write!(f, "\n      = help: {help}"),
             None => Ok(()),
@@ -61,33 +70,41 @@ impl fmt::Display for Problem {
 
 /// All problems of a stack file and of the files it names, errors first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct StackReport {
     /// In the order of the text, errors before warnings.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<StackProblem>,
 }
 
 /// A file may be wrong in more places than anybody reads.
-const MAX_SHOWN: usize = 50;
+const MAX_SHOWN_PROBLEMS: usize = 50;
 
-impl Report {
+impl StackReport {
     /// Whether nothing may be deployed.
-    pub fn is_fatal(&self) -> bool {
-        self.problems.iter().any(|problem| problem.weight == Weight::Error)
+    pub fn has_errors(&self) -> bool {
+        self.problems
+            .iter()
+            .any(|problem| problem.severity == ProblemSeverity::Error)
     }
 
-    pub(crate) fn sorted(mut problems: Vec<Problem>) -> Self {
-        problems.sort_by_key(|problem| (problem.weight == Weight::Warning, problem.line, problem.column));
+    pub(crate) fn sorted(mut problems: Vec<StackProblem>) -> Self {
+        problems.sort_by_key(|problem| {
+            (
+                problem.severity == ProblemSeverity::Warning,
+                problem.line,
+                problem.column,
+            )
+        });
         problems.dedup();
         Self { problems }
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for StackReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for problem in self.problems.iter().take(MAX_SHOWN) {
+        for problem in self.problems.iter().take(MAX_SHOWN_PROBLEMS) {
             writeln!(f, "{problem}")?;
         }
-        match self.problems.len().saturating_sub(MAX_SHOWN) {
+        match self.problems.len().saturating_sub(MAX_SHOWN_PROBLEMS) {
             0 => Ok(()),
             more => writeln!(f, "and {more} more"),
         }
@@ -95,54 +112,86 @@ impl fmt::Display for Report {
 }
 
 /// Collects the problems of one file while it is read.
-pub(crate) struct Problems<'a> {
-    pub(crate) source: &'a Source,
-    pub(crate) list: Vec<Problem>,
+pub(crate) struct ProblemList<'a> {
+    pub(crate) source: &'a SourceText,
+    pub(crate) problems: Vec<StackProblem>,
     /// Stands in for what is not kept any more.
-    spare: Problem,
+    overflow: StackProblem,
 }
 
 /// More than this is not collected: a hostile file has a problem on every character.
-const MAX_KEPT: usize = 200;
+const MAX_KEPT_PROBLEMS: usize = 200;
 
-impl<'a> Problems<'a> {
-    pub(crate) fn new(source: &'a Source) -> Self {
-        let spare = source.problem(Weight::Warning, Place::default(), String::new());
-        Self { source, list: Vec::new(), spare }
-    }
-
-    pub(crate) fn error(&mut self, place: Place, text: impl Into<String>) -> &mut Problem {
-        self.push(Weight::Error, place, text.into())
-    }
-
-    pub(crate) fn warn(&mut self, place: Place, text: impl Into<String>) -> &mut Problem {
-        self.push(Weight::Warning, place, text.into())
-    }
-
-    pub(crate) fn push(&mut self, weight: Weight, place: Place, text: String) -> &mut Problem {
-        if self.list.len() >= MAX_KEPT {
-            let told = self.list.last().is_some_and(|last| last.weight == Weight::Error);
-            if weight == Weight::Warning || told {
-                return &mut self.spare;
-            }
-            self.list.pop();
+impl<'a> ProblemList<'a> {
+    pub(crate) fn new(source: &'a SourceText) -> Self {
+        let overflow = source.problem_at(
+            ProblemSeverity::Warning,
+            SourceSpan::default(),
+            String::new(),
+        );
+        Self {
+            source,
+            problems: Vec::new(),
+            overflow,
         }
-        self.list.push(self.source.problem(weight, place, text));
-        self.list.last_mut().expect("one was pushed")
+    }
+
+    pub(crate) fn add_error(
+        &mut self,
+        place: SourceSpan,
+        text: impl Into<String>,
+    ) -> &mut StackProblem {
+        self.add_problem(ProblemSeverity::Error, place, text.into())
+    }
+
+    pub(crate) fn add_warning(
+        &mut self,
+        place: SourceSpan,
+        text: impl Into<String>,
+    ) -> &mut StackProblem {
+        self.add_problem(ProblemSeverity::Warning, place, text.into())
+    }
+
+    pub(crate) fn add_problem(
+        &mut self,
+        severity: ProblemSeverity,
+        place: SourceSpan,
+        text: String,
+    ) -> &mut StackProblem {
+        if self.problems.len() >= MAX_KEPT_PROBLEMS {
+            let ends_with_error = self
+                .problems
+                .last()
+                .is_some_and(|last| last.severity == ProblemSeverity::Error);
+            if severity == ProblemSeverity::Warning || ends_with_error {
+                return &mut self.overflow;
+            }
+            self.problems.pop();
+        }
+        self.problems
+            .push(self.source.problem_at(severity, place, text));
+        self.problems.last_mut().expect("one was pushed")
     }
 }
 
-impl Problem {
-    pub(crate) fn help(&mut self, text: impl Into<String>) {
+impl StackProblem {
+    pub(crate) fn set_help(&mut self, text: impl Into<String>) {
         self.help = Some(text.into());
     }
 }
 
 /// The candidate that a mistyped word most likely meant.
-pub(crate) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+pub(crate) fn suggest_similar<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
     let word: String = word.chars().take(64).collect();
-    let scored =
-        candidates.into_iter().take(1_000).map(|candidate| (strsim::jaro_winkler(&word, candidate), candidate));
-    let best = scored.filter(|(score, _)| *score > 0.8).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let scored = candidates
+        .into_iter()
+        .take(1_000)
+        .map(|candidate| (strsim::jaro_winkler(&word, candidate), candidate));
+    let best = scored
+        .filter(|(score, _)| *score > 0.8)
+        .max_by(|a, b| a.0.total_cmp(&b.0))?;
     Some(format!("did you mean `{}`?", best.1))
 }

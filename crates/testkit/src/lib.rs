@@ -41,8 +41,13 @@ macro_rules! need_root {
 pub fn note_skip(place: &str, reason: &str) {
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     eprintln!("SKIP {place} {test}: {reason}");
-    let Some(path) = std::env::var_os("NEARPATH_SKIP_LOG") else { return };
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let Some(path) = std::env::var_os("NEARPATH_SKIP_LOG") else {
+        return;
+    };
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path);
     let written = file.and_then(|mut file| writeln!(file, "{place} {test}: {reason}"));
     written.expect("a skip that cannot be noted would be silent");
 }
@@ -55,8 +60,14 @@ pub fn note_skip(place: &str, reason: &str) {
 /// # Panics
 /// When it cannot be copied.
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
-    let copied = std::process::Command::new("cp").args([from.as_ref(), to.as_ref()]).status();
-    assert!(copied.expect("there is a cp").success(), "{} was not copied", from.as_ref().display());
+    let copied = std::process::Command::new("cp")
+        .args([from.as_ref(), to.as_ref()])
+        .status();
+    assert!(
+        copied.expect("there is a cp").success(),
+        "{} was not copied",
+        from.as_ref().display()
+    );
 }
 
 /// Locks `folder`, which tests in several processes prepare and then share, until the returned file is dropped.
@@ -66,7 +77,8 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
 /// # Panics
 /// When the file cannot be created or locked.
 pub fn lock_shared_folder(folder: &Path) -> std::fs::File {
-    let file = std::fs::File::create(folder.with_extension("lock")).expect("the lock file is created");
+    let file =
+        std::fs::File::create(folder.with_extension("lock")).expect("the lock file is created");
     file.lock().expect("the lock is taken");
     file
 }
@@ -86,15 +98,21 @@ pub fn free_addr() -> SocketAddr {
     let first = std::process::id().wrapping_mul(61); // processes of tests side by side begin far from each other
     let free = |addr: &SocketAddr| TcpListener::bind(addr).is_ok() && UdpSocket::bind(addr).is_ok();
     let candidate = |_| {
-        let port = PORTS.start + first.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % PORTS.len() as u32;
+        let port = PORTS.start
+            + first.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % PORTS.len() as u32;
         SocketAddr::from((Ipv4Addr::LOCALHOST, port as u16))
     };
-    PORTS.map(candidate).find(free).expect("a free loopback port")
+    PORTS
+        .map(candidate)
+        .find(free)
+        .expect("a free loopback port")
 }
 
 /// Runs `what` to its end, or fails the test after 30 seconds: a hang becomes a failure with a name.
 pub async fn within<F: Future>(what: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(30), what).await.expect("the test hung for 30 s")
+    tokio::time::timeout(Duration::from_secs(30), what)
+        .await
+        .expect("the test hung for 30 s")
 }
 
 /// Waits until `ready` holds, asking every 5 ms for at most 30 seconds. For states that nothing announces.

@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::function::FunctionSpec;
 
 /// Grows with each change of a function's spec. Instances of an older revision are replaced, not edited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Revision(pub u64);
 
@@ -42,7 +44,7 @@ impl fmt::Debug for DesiredFunction {
 
 /// Everything that should run on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Desired {
+pub struct DesiredState {
     /// One entry a function, in no particular order.
     pub functions: Vec<DesiredFunction>,
 }

@@ -10,7 +10,7 @@ use crate::policy::EGRESS;
 
 /// Limits or requests of one instance, as text (`128Mi`, `500m`); see [`crate::quantity`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resources {
+pub struct InstanceResources {
     /// Memory of one instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
@@ -54,10 +54,10 @@ pub struct FunctionSpec {
     pub annotations: BTreeMap<String, String>,
     /// Hard limits of one instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<Resources>,
+    pub limits: Option<InstanceResources>,
     /// What one instance is expected to need.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requests: Option<Resources>,
+    pub requests: Option<InstanceResources>,
     /// Whether the instance's root is read-only apart from `/tmp`.
     #[serde(default)]
     pub read_only_root_filesystem: bool,
@@ -84,16 +84,29 @@ impl FunctionSpec {
 
     /// The function's identity.
     pub fn id(&self) -> FunctionId {
-        FunctionId { name: self.service.clone(), namespace: self.namespace.clone() }
+        FunctionId {
+            name: self.service.clone(),
+            namespace: self.namespace.clone(),
+        }
     }
 
     /// The names of all secrets that it needs: those that its code reads, and those with which the node reaches destinations for it, which its code
     /// does not see. Each once, in the order in which they are written.
     pub fn needed_secrets(&self) -> Vec<String> {
-        let declared = self.annotations.get(EGRESS).and_then(|text| egress::list(text).ok()).unwrap_or_default(); // told elsewhere
-        let all = self.secrets.iter().map(String::as_str).chain(declared.iter().flat_map(egress::Egress::secrets));
+        let declared = self
+            .annotations
+            .get(EGRESS)
+            .and_then(|text| egress::parse_list(text).ok())
+            .unwrap_or_default(); // told elsewhere
+        let all = self
+            .secrets
+            .iter()
+            .map(String::as_str)
+            .chain(declared.iter().flat_map(egress::EgressSpec::secret_names));
         let mut seen = BTreeSet::new();
-        all.filter(|name| seen.insert(*name)).map(str::to_owned).collect()
+        all.filter(|name| seen.insert(*name))
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -105,7 +118,9 @@ fn empty_is_default<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Namespa
 }
 
 /// Go clients write `null` for an empty map or list.
-fn null_is_default<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+fn null_is_default<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 

@@ -23,7 +23,13 @@ impl PlatformError {
     /// Its text for `grpc-message`: everything but printable ASCII, and the percent sign, is percent-encoded.
     pub fn grpc_message(&self) -> String {
         let plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'%';
-        let encode = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+        let encode = |byte: u8| {
+            if plain(byte) {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        };
         self.to_string().bytes().map(encode).collect()
     }
 }
@@ -34,7 +40,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_may_have_run_is_never_unavailable() {
+    fn a_call_that_may_have_run_is_never_unavailable() {
         for reason in Reason::ALL {
             let status = reason.grpc_status();
             assert!((1..=16).contains(&status), "{reason}");
@@ -43,9 +49,9 @@ mod tests {
     }
 
     #[test]
-    fn a_message_keeps_what_ascii_can_say() {
+    fn a_message_is_percent_encoded_ascii() {
         let error = PlatformError::new("gateway", Reason::Internal, "50 % or größer");
-        assert_eq!(error.grpc_message(), "gateway: internal: 50 %25 or gr%C3%B6%C3%9Fer");
+        assert_eq!(error.grpc_message(), "gateway: 50 %25 or gr%C3%B6%C3%9Fer");
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
-pub mod chain;
+pub mod chain_status;
 pub mod desired;
 pub mod duration;
 pub mod egress;
@@ -13,7 +13,7 @@ mod grpc;
 pub mod head;
 pub mod name;
 pub mod policy;
-pub mod pool;
+pub mod pool_status;
 pub mod quantity;
 pub mod reason;
 pub mod snapshot;
@@ -23,13 +23,17 @@ pub mod status_query;
 pub mod topic;
 
 pub use addr::{Eip, InstanceAddr};
-pub use desired::{Desired, DesiredFunction, Revision};
-pub use egress::Egress;
-pub use function::{FunctionSpec, Resources};
+pub use desired::{DesiredFunction, DesiredState, Revision};
+pub use egress::EgressSpec;
+pub use function::{FunctionSpec, InstanceResources};
 pub use name::{FunctionId, FunctionName, InstanceId, InvalidName, Namespace};
-pub use policy::Policy;
+pub use policy::FunctionPolicy;
 pub use reason::{PlatformError, Reason};
-pub use snapshot::{FunctionRoute, Instance, InstanceState, Locality, Snapshot};
+pub use snapshot::{
+    FunctionRoute, InstanceLocality, InstanceRoute, InstanceState, RoutingSnapshot,
+};
 pub use spiffe::SpiffeId;
-pub use status::{FunctionStatus, LogLine, LogQuery, ObservedFunction, ObservedInstance, StartPhase};
+pub use status::{
+    FunctionStatus, LogLine, LogQuery, ObservedFunction, ObservedInstance, StartPhase,
+};
 pub use status_query::{StatusQuery, StatusReport, StatusRow, StatusSource};

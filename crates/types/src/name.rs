@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// The namespace that a name without a suffix belongs to. OpenFaaS clients append this very name by themselves.
 pub const DEFAULT_NAMESPACE: &str = "openfaas-fn";
 
-const MAX_LABEL: usize = 63;
+const MAX_LABEL_BYTES: usize = 63;
 
 /// Why a string is not a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,14 +25,25 @@ pub struct InvalidName {
 }
 
 fn check_label(what: &'static str, text: &str) -> Result<(), InvalidName> {
-    let fail = |why| Err(InvalidName { what, text: text.chars().take(80).collect(), why });
+    let fail = |why| {
+        Err(InvalidName {
+            what,
+            text: text.chars().take(80).collect(),
+            why,
+        })
+    };
     let bytes = text.as_bytes();
     match bytes {
         [] => fail("it is empty"),
-        _ if bytes.len() > MAX_LABEL => fail("it is too long"),
-        [first, ..] if !first.is_ascii_lowercase() => fail("it does not start with a lower-case letter"),
+        _ if bytes.len() > MAX_LABEL_BYTES => fail("it is too long"),
+        [first, ..] if !first.is_ascii_lowercase() => {
+            fail("it does not start with a lower-case letter")
+        }
         [.., b'-'] => fail("it ends with '-'"),
-        _ if !bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-') => {
+        _ if !bytes
+            .iter()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-') =>
+        {
             fail("it holds a character that is not allowed")
         }
         _ => Ok(()),
@@ -107,7 +118,10 @@ pub struct FunctionId {
 impl FunctionId {
     /// A function in the default namespace or the one given.
     pub fn new(name: FunctionName, namespace: Option<Namespace>) -> Self {
-        Self { name, namespace: namespace.unwrap_or_default() }
+        Self {
+            name,
+            namespace: namespace.unwrap_or_default(),
+        }
     }
 }
 
@@ -116,7 +130,10 @@ impl FromStr for FunctionId {
     /// Reads `NAME` or `NAME.NAMESPACE`.
     fn from_str(text: &str) -> Result<Self, InvalidName> {
         match text.rsplit_once('.') {
-            Some((name, namespace)) => Ok(Self { name: name.parse()?, namespace: namespace.parse()? }),
+            Some((name, namespace)) => Ok(Self {
+                name: name.parse()?,
+                namespace: namespace.parse()?,
+            }),
             None => Ok(Self::new(text.parse()?, None)),
         }
     }
@@ -161,8 +178,14 @@ mod tests {
     fn namespace_follows_the_last_dot() {
         let id: FunctionId = "echo.dev".parse().unwrap();
         assert_eq!((id.name.as_str(), id.namespace.as_str()), ("echo", "dev"));
-        assert_eq!("echo".parse::<FunctionId>().unwrap().to_string(), "echo.openfaas-fn");
-        assert!("a.b.c".parse::<FunctionId>().is_err(), "a dot inside a name is not a label");
+        assert_eq!(
+            "echo".parse::<FunctionId>().unwrap().to_string(),
+            "echo.openfaas-fn"
+        );
+        assert!(
+            "a.b.c".parse::<FunctionId>().is_err(),
+            "a dot inside a name is not a label"
+        );
     }
 
     #[test]
@@ -170,7 +193,18 @@ mod tests {
         for good in ["a", "a1", "a-b", &"x".repeat(63)] {
             assert!(good.parse::<FunctionName>().is_ok(), "{good}");
         }
-        for bad in ["", "1a", "-a", "a-", "A", "Echo_1", "a.b", "ä", "a b", &"x".repeat(64)] {
+        for bad in [
+            "",
+            "1a",
+            "-a",
+            "a-",
+            "A",
+            "Echo_1",
+            "a.b",
+            "ä",
+            "a b",
+            &"x".repeat(64),
+        ] {
             assert!(bad.parse::<FunctionName>().is_err(), "{bad}");
         }
     }

@@ -25,44 +25,63 @@ const MEMORY_UNITS: &[(&str, u64)] = &[
 ];
 
 /// Bytes of a memory quantity. At least one byte.
-pub fn memory(text: &str) -> Result<u64, InvalidQuantity> {
+pub fn parse_memory(text: &str) -> Result<u64, InvalidQuantity> {
     let fail = || InvalidQuantity {
         what: "memory",
         text: text.chars().take(40).collect(),
         hint: "bytes, or a number with Ki, Mi, Gi, k, M or G (`128Mi`)",
     };
-    let (number, unit) = split(text.trim());
-    let unit = MEMORY_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(fail)?.1;
-    scale(number, u128::from(unit)).filter(|n| *n > 0).ok_or_else(fail)
+    let (number, unit) = split_unit(text.trim());
+    let unit = MEMORY_UNITS
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .ok_or_else(fail)?
+        .1;
+    scale_to_unit(number, u128::from(unit))
+        .filter(|n| *n > 0)
+        .ok_or_else(fail)
 }
 
 /// Thousandths of a core of a CPU quantity. At least one.
-pub fn cpu(text: &str) -> Result<u64, InvalidQuantity> {
+pub fn parse_cpu(text: &str) -> Result<u64, InvalidQuantity> {
     let fail = || InvalidQuantity {
         what: "cpu",
         text: text.chars().take(40).collect(),
         hint: "cores (`0.5`, `2`) or thousandths (`500m`)",
     };
-    let (number, unit) = split(text.trim());
+    let (number, unit) = split_unit(text.trim());
     let unit = match unit {
         "" => 1_000,
         "m" => 1,
         _ => return Err(fail()),
     };
-    scale(number, unit).filter(|n| *n > 0).ok_or_else(fail)
+    scale_to_unit(number, unit)
+        .filter(|n| *n > 0)
+        .ok_or_else(fail)
 }
 
-fn split(text: &str) -> (&str, &str) {
-    text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()))
+fn split_unit(text: &str) -> (&str, &str) {
+    text.split_at(
+        text.find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(text.len()),
+    )
 }
 
-fn scale(number: &str, unit: u128) -> Option<u64> {
+fn scale_to_unit(number: &str, unit: u128) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     if whole.is_empty() || fraction.is_empty() || fraction.contains('.') || fraction.len() > 9 {
         return None;
     }
     let part = fraction.parse::<u128>().ok()? * unit / 10u128.pow(fraction.len() as u32);
-    u64::try_from(whole.parse::<u64>().ok().map(u128::from)?.checked_mul(unit)?.checked_add(part)?).ok()
+    u64::try_from(
+        whole
+            .parse::<u64>()
+            .ok()
+            .map(u128::from)?
+            .checked_mul(unit)?
+            .checked_add(part)?,
+    )
+    .ok()
 }
 
 #[cfg(test)]
@@ -72,21 +91,21 @@ mod tests {
 
     #[test]
     fn known_quantities() {
-        assert_eq!(memory("128Mi").unwrap(), 128 << 20);
-        assert_eq!(memory("40m").unwrap(), 40_000_000);
-        assert_eq!(memory("1.5G").unwrap(), 1_500_000_000);
-        assert_eq!(cpu("100m").unwrap(), 100);
-        assert_eq!(cpu("0.5").unwrap(), 500);
+        assert_eq!(parse_memory("128Mi").unwrap(), 128 << 20);
+        assert_eq!(parse_memory("40m").unwrap(), 40_000_000);
+        assert_eq!(parse_memory("1.5G").unwrap(), 1_500_000_000);
+        assert_eq!(parse_cpu("100m").unwrap(), 100);
+        assert_eq!(parse_cpu("0.5").unwrap(), 500);
         for bad in ["", "0", "-1", "Mi", "1..2", "12XB", "1.Mi"] {
-            assert!(memory(bad).is_err(), "{bad}");
+            assert!(parse_memory(bad).is_err(), "{bad}");
         }
-        assert!(cpu("1Mi").is_err());
+        assert!(parse_cpu("1Mi").is_err());
     }
 
     proptest! {
         #[test]
         fn any_text_is_answered(text in ".{0,40}") {
-            let _ = (memory(&text), cpu(&text));
+            let _ = (parse_memory(&text), parse_cpu(&text));
         }
     }
 }

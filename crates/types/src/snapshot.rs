@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::addr::InstanceAddr;
 use crate::name::{FunctionId, InstanceId};
-use crate::policy::{Policy, Transport};
+use crate::policy::{CallTransport, FunctionPolicy};
 
 /// What may be done with an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum InstanceState {
 
 /// The machine of an instance, seen from the node whose snapshot names the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Locality {
+pub enum InstanceLocality {
     /// The machine of that node.
     SameNode,
     /// Another machine.
@@ -28,19 +28,19 @@ pub enum Locality {
 
 /// One instance as the data plane sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Instance {
+pub struct InstanceRoute {
     /// Its id: stable for its life, never used again by another one.
     pub id: InstanceId,
     /// Where its watchdog listens, and the address from which its own calls come.
     pub addr: InstanceAddr,
     /// On which machine it runs: the node that publishes the snapshot knows.
-    pub locality: Locality,
+    pub locality: InstanceLocality,
     /// What may be done with it.
     pub state: InstanceState,
     /// The name by which it is called over QUIC, at the same address; none: over HTTP only.
     pub quic: Option<Arc<str>>,
     /// What its callers have to speak: what its function asked for when it was started, which an update does not change.
-    pub transport: Transport,
+    pub transport: CallTransport,
 }
 
 /// One function that can be called.
@@ -49,18 +49,18 @@ pub struct FunctionRoute {
     /// Who it is.
     pub id: FunctionId,
     /// Limits, timeouts and permitted edges.
-    pub policy: Arc<Policy>,
+    pub policy: Arc<FunctionPolicy>,
     /// Replicas wanted; 0 means asleep: a request for it wakes it.
     pub replicas: u32,
     /// All its instances, whatever their state.
-    pub instances: Vec<Instance>,
+    pub instances: Vec<InstanceRoute>,
     /// Why no instance is ready, when one should be (a handler that crashes at start), for the caller's error text.
     pub trouble: Option<Arc<str>>,
 }
 
 /// Everything that can be called on this node, at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct RoutingSnapshot {
     /// Grows by one with each change.
     pub version: u64,
     /// One entry a function.

@@ -9,11 +9,11 @@ use std::str::FromStr;
 use crate::name::{FunctionId, FunctionName, InstanceId, Namespace};
 
 /// Longest trust domain and longest node name, in bytes; a SPIFFE ID has at most 2048 (section 2.3).
-const MAX_PART: usize = 255;
+const MAX_PART_BYTES: usize = 255;
 
 /// What a party is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum SpiffeRole {
     /// One running copy of a function.
     Instance(FunctionId, InstanceId),
     /// The gateway of a node.
@@ -26,7 +26,7 @@ pub struct SpiffeId {
     /// Whose word its certificate is.
     pub trust_domain: String,
     /// What it is there.
-    pub role: Role,
+    pub role: SpiffeRole,
 }
 
 /// Why this is no such name.
@@ -36,7 +36,9 @@ pub enum InvalidSpiffeId {
     #[error("it is not spiffe://TRUST-DOMAIN/PATH")]
     Form,
     /// Empty, too long, or with other characters than `a-z 0-9 . - _`.
-    #[error("its trust domain is empty, longer than 255 bytes or has other characters than a-z, 0-9, '.', '-' and '_'")]
+    #[error(
+        "its trust domain is empty, longer than 255 bytes or has other characters than a-z, 0-9, '.', '-' and '_'"
+    )]
     TrustDomain,
     /// A path that names neither an instance nor a gateway.
     #[error("its path is neither /ns/NAMESPACE/fn/FUNCTION/instance/ID nor /node/NODE/gateway")]
@@ -45,13 +47,19 @@ pub enum InvalidSpiffeId {
 
 impl SpiffeId {
     /// Of an instance.
-    pub fn instance(trust_domain: &str, function: FunctionId, instance: InstanceId) -> Self {
-        Self { trust_domain: trust_domain.to_owned(), role: Role::Instance(function, instance) }
+    pub fn for_instance(trust_domain: &str, function: FunctionId, instance: InstanceId) -> Self {
+        Self {
+            trust_domain: trust_domain.to_owned(),
+            role: SpiffeRole::Instance(function, instance),
+        }
     }
 
     /// Of a node's gateway.
-    pub fn gateway(trust_domain: &str, node: &str) -> Self {
-        Self { trust_domain: trust_domain.to_owned(), role: Role::Gateway(node.to_owned()) }
+    pub fn for_gateway(trust_domain: &str, node: &str) -> Self {
+        Self {
+            trust_domain: trust_domain.to_owned(),
+            role: SpiffeRole::Gateway(node.to_owned()),
+        }
     }
 }
 
@@ -59,43 +67,60 @@ impl FromStr for SpiffeId {
     type Err = InvalidSpiffeId;
 
     fn from_str(text: &str) -> Result<Self, InvalidSpiffeId> {
-        let rest = text.strip_prefix("spiffe://").ok_or(InvalidSpiffeId::Form)?;
+        let rest = text
+            .strip_prefix("spiffe://")
+            .ok_or(InvalidSpiffeId::Form)?;
         let (trust_domain, path) = rest.split_once('/').ok_or(InvalidSpiffeId::Form)?;
         if !is_part(trust_domain) {
             return Err(InvalidSpiffeId::TrustDomain);
         }
-        let role = role(path).ok_or(InvalidSpiffeId::Path)?;
-        Ok(Self { trust_domain: trust_domain.to_owned(), role })
+        let role = parse_role(path).ok_or(InvalidSpiffeId::Path)?;
+        Ok(Self {
+            trust_domain: trust_domain.to_owned(),
+            role,
+        })
     }
 }
 
-fn role(path: &str) -> Option<Role> {
+fn parse_role(path: &str) -> Option<SpiffeRole> {
     let parts: Vec<&str> = path.split('/').collect();
     match parts[..] {
         ["ns", namespace, "fn", function, "instance", id] => {
             let name: FunctionName = function.parse().ok()?;
             let namespace: Namespace = namespace.parse().ok()?;
-            let number = id.parse().ok().filter(|number: &u64| number.to_string() == id)?; // one spelling only
-            Some(Role::Instance(FunctionId { name, namespace }, InstanceId(number)))
+            let number = id
+                .parse()
+                .ok()
+                .filter(|number: &u64| number.to_string() == id)?; // one spelling only
+            Some(SpiffeRole::Instance(
+                FunctionId { name, namespace },
+                InstanceId(number),
+            ))
         }
-        ["node", node, "gateway"] => is_part(node).then(|| Role::Gateway(node.to_owned())),
+        ["node", node, "gateway"] => is_part(node).then(|| SpiffeRole::Gateway(node.to_owned())),
         _ => None,
     }
 }
 
 fn is_part(text: &str) -> bool {
-    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_');
-    !text.is_empty() && text.len() <= MAX_PART && text.bytes().all(good)
+    let good = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_')
+    };
+    !text.is_empty() && text.len() <= MAX_PART_BYTES && text.bytes().all(good)
 }
 
 impl fmt::Display for SpiffeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let domain = &self.trust_domain;
         match &self.role {
-            Role::Instance(function, InstanceId(id)) => {
-                write!(f, "spiffe://{domain}/ns/{}/fn/{}/instance/{id}", function.namespace, function.name)
+            SpiffeRole::Instance(function, InstanceId(id)) => {
+                write!(
+                    f,
+                    "spiffe://{domain}/ns/{}/fn/{}/instance/{id}",
+                    function.namespace, function.name
+                )
             }
-            Role::Gateway(node) => write!(f, "spiffe://{domain}/node/{node}/gateway"),
+            SpiffeRole::Gateway(node) => write!(f, "spiffe://{domain}/node/{node}/gateway"),
         }
     }
 }
@@ -109,7 +134,7 @@ mod tests {
         #[test]
         fn what_is_written_is_read(domain in "[a-z0-9._-]{1,60}", name in "[a-z][a-z0-9]{0,20}", namespace in "[a-z][a-z0-9]{0,20}", id: u64) {
             let function = FunctionId { name: name.parse().unwrap(), namespace: namespace.parse().unwrap() };
-            for id in [SpiffeId::instance(&domain, function, InstanceId(id)), SpiffeId::gateway(&domain, &name)] {
+            for id in [SpiffeId::for_instance(&domain, function, InstanceId(id)), SpiffeId::for_gateway(&domain, &name)] {
                 prop_assert_eq!(id.to_string().parse::<SpiffeId>(), Ok(id));
             }
         }
@@ -123,12 +148,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none() {
+    fn invalid_ids_are_refused() {
         for (text, why) in [
             ("https://here/node/a/gateway", InvalidSpiffeId::Form),
             ("spiffe://here", InvalidSpiffeId::Form),
             ("spiffe:///node/a/gateway", InvalidSpiffeId::TrustDomain),
-            ("spiffe://here:80/node/a/gateway", InvalidSpiffeId::TrustDomain),
+            (
+                "spiffe://here:80/node/a/gateway",
+                InvalidSpiffeId::TrustDomain,
+            ),
             ("spiffe://Here/node/a/gateway", InvalidSpiffeId::TrustDomain),
             ("spiffe://here/", InvalidSpiffeId::Path),
             ("spiffe://here/node/a/gateway/", InvalidSpiffeId::Path),

@@ -32,7 +32,7 @@ pub struct FunctionStatus {
     pub revision: u64,
     /// CPU and memory, when asked for with `usage=1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
+    pub usage: Option<UsageStatus>,
     /// Why fewer instances are ready than wanted (nearpath's addition).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
@@ -61,9 +61,9 @@ pub struct SpecFields {
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<crate::Resources>,
+    pub limits: Option<crate::InstanceResources>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requests: Option<crate::Resources>,
+    pub requests: Option<crate::InstanceResources>,
     #[serde(default)]
     pub read_only_root_filesystem: bool,
 }
@@ -90,7 +90,7 @@ impl From<&FunctionSpec> for SpecFields {
 /// Resources in use, summed over a function's instances.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Usage {
+pub struct UsageStatus {
     /// Thousandths of a core, averaged since the last look.
     pub cpu: f64,
     /// Resident memory.
@@ -149,8 +149,11 @@ pub struct ObservedFunction {
 
 impl ObservedFunction {
     /// Instances that may be called.
-    pub fn available(&self) -> u64 {
-        self.instances.iter().filter(|i| i.state == InstanceState::Ready).count() as u64
+    pub fn available_count(&self) -> u64 {
+        self.instances
+            .iter()
+            .filter(|i| i.state == InstanceState::Ready)
+            .count() as u64
     }
 }
 
@@ -177,7 +180,7 @@ pub struct LogQuery {
     pub function: FunctionId,
     /// Only this instance's.
     pub instance: Option<String>,
-    /// At most the last so many of those kept; `None`: all.
+    /// At most the last so many of those kept; `NoConnection`: all.
     pub tail: Option<usize>,
     /// Only lines not older.
     pub since: Option<SystemTime>,
@@ -194,22 +197,25 @@ pub mod rfc3339 {
 
     /// For `#[serde(with)]`.
     pub fn serialize<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&format(*time))
+        to.serialize_str(&format_time(*time))
     }
 
     /// For `#[serde(with)]`.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
         let text = String::deserialize(from)?;
-        parse(&text).ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not an RFC 3339 time")))
+        parse_time(&text)
+            .ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not an RFC 3339 time")))
     }
 
     /// Writes a time, as `2026-01-31T08:09:10.123456789Z`.
-    pub fn format(time: SystemTime) -> String {
-        Timestamp::try_from(time).unwrap_or(Timestamp::MAX).to_string()
+    pub fn format_time(time: SystemTime) -> String {
+        Timestamp::try_from(time)
+            .unwrap_or(Timestamp::MAX)
+            .to_string()
     }
 
     /// Reads a time with `Z` or a numeric offset.
-    pub fn parse(text: &str) -> Option<SystemTime> {
+    pub fn parse_time(text: &str) -> Option<SystemTime> {
         text.parse::<Timestamp>().ok().map(SystemTime::from)
     }
 }
@@ -222,10 +228,20 @@ mod tests {
     #[test]
     fn times_on_the_wire() {
         let time = SystemTime::UNIX_EPOCH + Duration::new(951_782_400, 5);
-        assert_eq!(rfc3339::format(time), "2000-02-29T00:00:00.000000005Z");
-        assert_eq!(rfc3339::parse("2000-02-29T01:00:00.000000005+01:00"), Some(time));
-        for bad in ["", "2000-02-29", "2000-13-01T00:00:00Z", "2000-01-01T25:00:00Z", "2000-01-01T00:00:00", "x"] {
-            assert_eq!(rfc3339::parse(bad), None, "{bad}");
+        assert_eq!(rfc3339::format_time(time), "2000-02-29T00:00:00.000000005Z");
+        assert_eq!(
+            rfc3339::parse_time("2000-02-29T01:00:00.000000005+01:00"),
+            Some(time)
+        );
+        for bad in [
+            "",
+            "2000-02-29",
+            "2000-13-01T00:00:00Z",
+            "2000-01-01T25:00:00Z",
+            "2000-01-01T00:00:00",
+            "x",
+        ] {
+            assert_eq!(rfc3339::parse_time(bad), None, "{bad}");
         }
     }
 
@@ -233,11 +249,11 @@ mod tests {
         #[test]
         fn every_time_survives(seconds in 0u64..4_000_000_000, nanos in 0u32..1_000_000_000) {
             let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
-            prop_assert_eq!(rfc3339::parse(&rfc3339::format(time)), Some(time));
+            prop_assert_eq!(rfc3339::parse_time(&rfc3339::format_time(time)), Some(time));
         }
         #[test]
         fn any_text_is_answered(text in ".{0,40}") {
-            let _ = rfc3339::parse(&text);
+            let _ = rfc3339::parse_time(&text);
         }
     }
 }

@@ -4,8 +4,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::chain::{EdgeStatus, MemoryStatus, PathStatus};
-use crate::pool::PoolStatus;
+use crate::chain_status::{EdgeStatus, MemoryStatus, PathStatus};
+use crate::pool_status::PoolStatus;
 use crate::{FunctionId, Namespace};
 
 /// A question about the state of a node.
@@ -25,9 +25,9 @@ pub enum StatusQuery {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum StatusReport {
-    /// For [`StatusQuery::Edges`].
+    /// For [`StatusQuery::QuicPeers`].
     Edges(Vec<EdgeStatus>),
-    /// For [`StatusQuery::Memory`].
+    /// For [`StatusQuery::Shm`].
     Memory(Vec<MemoryStatus>),
     /// For [`StatusQuery::Paths`].
     Paths(Vec<PathStatus>),
@@ -106,23 +106,44 @@ mod tests {
 
     #[test]
     fn a_report_is_read_as_it_was_written() {
-        let edge = EdgeStatus { chain: "shop".into(), caller: "front.dev".into(), ..EdgeStatus::default() };
+        let edge = EdgeStatus {
+            chain: "shop".into(),
+            caller: "front.dev".into(),
+            ..EdgeStatus::default()
+        };
         for query in StatusQuery::ALL {
             assert!(query.read(serde_json::json!([])).unwrap().is_empty());
         }
         let report = StatusReport::Edges(vec![edge]);
-        assert_eq!(StatusQuery::Edges.read(serde_json::to_value(&report).unwrap()).unwrap(), report);
-        assert!(StatusQuery::Pool.read(serde_json::to_value(&report).unwrap()).is_err());
+        assert_eq!(
+            StatusQuery::Edges
+                .read(serde_json::to_value(&report).unwrap())
+                .unwrap(),
+            report
+        );
+        assert!(
+            StatusQuery::Pool
+                .read(serde_json::to_value(&report).unwrap())
+                .is_err()
+        );
     }
 
     #[test]
     fn rows_are_filtered_by_namespace_and_by_name() {
         let name = |text: &str| text.parse::<FunctionId>().unwrap();
-        let path = PathStatus { caller: "gateway".into(), callee: "cart.dev".into(), ..PathStatus::default() };
+        let path = PathStatus {
+            caller: "gateway".into(),
+            callee: "cart.dev".into(),
+            ..PathStatus::default()
+        };
         let (dev, other) = ("dev".parse().unwrap(), "other".parse().unwrap());
         assert!(path.is_in_namespace(&dev) && !path.is_in_namespace(&other));
         assert!(path.is_about(&name("cart.dev")) && !path.is_about(&name("cart.other")));
-        let shared = PoolStatus { owner: "dev/shop".into(), namespace: "dev".into(), ..PoolStatus::default() };
+        let shared = PoolStatus {
+            owner: "dev/shop".into(),
+            namespace: "dev".into(),
+            ..PoolStatus::default()
+        };
         assert!(shared.is_about(&name("shop.dev")) && !shared.is_about(&name("cart.dev")));
         let mut report = StatusReport::Pool(vec![shared]);
         report.retain(|row| row.is_in_namespace(&other));

@@ -1,37 +1,42 @@
 //! MQTT topics and the filters that select them (MQTT 5.0 section 4.7; 3.1.1 has the same). Pure functions over text.
 
 /// Longest topic or filter, in bytes: a string's length is two bytes on the wire.
-pub const MAX_LEN: usize = u16::MAX as usize;
+pub const MAX_TOPIC_BYTES: usize = u16::MAX as usize;
 
 /// A filter that selects nothing, because it is not one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no topic filter: `+` and `#` stand alone between slashes, and `#` comes last")]
-pub struct BadFilter(pub String);
+pub struct InvalidTopicFilter(pub String);
 
 /// Whether a text is a filter.
 ///
 /// # Errors
 /// When it is empty, too long, or has a wildcard in a wrong place.
-pub fn check_filter(filter: &str) -> Result<(), BadFilter> {
+pub fn check_filter(filter: &str) -> Result<(), InvalidTopicFilter> {
     let mut levels = filter.split('/').peekable();
-    let mut sound = !filter.is_empty() && filter.len() <= MAX_LEN && !filter.contains('\0');
+    let mut is_valid =
+        !filter.is_empty() && filter.len() <= MAX_TOPIC_BYTES && !filter.contains('\0');
     while let Some(level) = levels.next() {
-        sound &= match level {
+        is_valid &= match level {
             "+" => true,
             "#" => levels.peek().is_none(),
             other => !other.contains(['+', '#']),
         };
     }
-    if sound { Ok(()) } else { Err(BadFilter(filter.to_owned())) }
+    if is_valid {
+        Ok(())
+    } else {
+        Err(InvalidTopicFilter(filter.to_owned()))
+    }
 }
 
 /// Whether a text can be published to: no wildcards.
 pub fn is_topic(topic: &str) -> bool {
-    !topic.is_empty() && topic.len() <= MAX_LEN && !topic.contains(['+', '#', '\0'])
+    !topic.is_empty() && topic.len() <= MAX_TOPIC_BYTES && !topic.contains(['+', '#', '\0'])
 }
 
 /// Whether a filter selects a topic. Wildcards in front do not select topics that begin with `$`.
-pub fn matches(filter: &str, topic: &str) -> bool {
+pub fn filter_matches(filter: &str, topic: &str) -> bool {
     if topic.starts_with('$') && filter.starts_with(['+', '#']) {
         return false;
     }
@@ -48,7 +53,7 @@ pub fn matches(filter: &str, topic: &str) -> bool {
 }
 
 /// Whether there can be a topic that both filters select.
-pub fn overlap(one: &str, other: &str) -> bool {
+pub fn filters_overlap(one: &str, other: &str) -> bool {
     let (mut these, mut those) = (one.split('/'), other.split('/'));
     loop {
         match (these.next(), those.next()) {
@@ -68,7 +73,11 @@ mod tests {
     fn the_standards_own_examples() {
         for (filter, topic, selected) in [
             ("sport/tennis/player1/#", "sport/tennis/player1", true),
-            ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon", true),
+            (
+                "sport/tennis/player1/#",
+                "sport/tennis/player1/score/wimbledon",
+                true,
+            ),
             ("sport/#", "sport", true),
             ("sport/tennis/+", "sport/tennis/player1", true),
             ("sport/tennis/+", "sport/tennis/player1/ranking", false),
@@ -82,13 +91,22 @@ mod tests {
             ("$SYS/#", "$SYS/uptime", true),
             ("a", "A", false),
         ] {
-            assert_eq!(matches(filter, topic), selected, "{filter} {topic}");
+            assert_eq!(filter_matches(filter, topic), selected, "{filter} {topic}");
         }
     }
 
     #[test]
     fn wildcards_stand_alone() {
-        for good in ["#", "+", "a/+/#", "+/tennis/#", "/", "a//b", " ", "$share/g/a"] {
+        for good in [
+            "#",
+            "+",
+            "a/+/#",
+            "+/tennis/#",
+            "/",
+            "a//b",
+            " ",
+            "$share/g/a",
+        ] {
             assert_eq!(check_filter(good), Ok(()), "{good}");
         }
         for bad in ["", "a#", "a/#/b", "#/", "a+", "a/+b", "a\0b"] {
@@ -101,16 +119,16 @@ mod tests {
         #[test]
         fn filters_that_share_a_topic_overlap(one in "[ab+/]{1,5}", other in "[ab+/]{1,5}", topic in "[ab/]{1,5}") {
             prop_assume!(check_filter(&one).is_ok() && check_filter(&other).is_ok());
-            prop_assert!(overlap(&one, &one) && overlap(&one, "#"));
-            if matches(&one, &topic) && matches(&other, &topic) {
-                prop_assert!(overlap(&one, &other) && overlap(&other, &one));
+            prop_assert!(filters_overlap(&one, &one) && filters_overlap(&one, "#"));
+            if filter_matches(&one, &topic) && filter_matches(&other, &topic) {
+                prop_assert!(filters_overlap(&one, &other) && filters_overlap(&other, &one));
             }
-            prop_assert_eq!(matches(&one, &topic), overlap(&one, &topic), "a topic is a filter without wildcards");
+            prop_assert_eq!(filter_matches(&one, &topic), filters_overlap(&one, &topic), "a topic is a filter without wildcards");
         }
 
         #[test]
         fn a_topic_selects_itself(topic in "[ab/]{1,8}") {
-            prop_assert!(is_topic(&topic) && check_filter(&topic).is_ok() && matches(&topic, &topic));
+            prop_assert!(is_topic(&topic) && check_filter(&topic).is_ok() && filter_matches(&topic, &topic));
         }
 
         #[test]
@@ -119,10 +137,10 @@ mod tests {
             prop_assume!(!topic.is_empty() && at < levels.len());
             let mut filter = levels.clone();
             filter[at] = "+".into();
-            prop_assert!(matches(&filter.join("/"), &topic));
+            prop_assert!(filter_matches(&filter.join("/"), &topic));
             filter.truncate(at);
             filter.push("#".into());
-            prop_assert!(matches(&filter.join("/"), &topic));
+            prop_assert!(filter_matches(&filter.join("/"), &topic));
         }
     }
 }

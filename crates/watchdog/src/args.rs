@@ -6,80 +6,95 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::config::{self, Config};
-use crate::inherited;
-use crate::life;
-use crate::notes::Notes;
+use crate::config::{self, WatchdogConfig};
+use crate::inherited_fds;
+use crate::lifecycle;
+use crate::start_notes::StartNotes;
 
 /// Runs the program with this process's arguments and environment; the result is its exit code.
 pub fn main() -> ExitCode {
-    let born = Instant::now();
-    let notes = Notes::new(inherited::take("NEARPATH_NOTES_FD"));
-    let identity = inherited::take("NEARPATH_IDENTITY_FD");
+    let started_at = Instant::now();
+    let notes = StartNotes::new(inherited_fds::take_inherited_fd("NEARPATH_NOTES_FD"));
+    let identity = inherited_fds::take_inherited_fd("NEARPATH_IDENTITY_FD");
     match std::env::args().nth(1).as_deref() {
-        None => start(notes, identity, born),
-        Some("-version" | "--version") => say(concat!("nearpath-watchdog ", env!("CARGO_PKG_VERSION"))),
-        Some("-help" | "--help" | "-h") => say(&config::keys::help()),
-        Some("-run-healthcheck" | "--run-healthcheck") => healthcheck(),
+        None => start_watchdog(notes, identity, started_at),
+        Some("-version" | "--version") => {
+            print_line(concat!("nearpath-watchdog ", env!("CARGO_PKG_VERSION")))
+        }
+        Some("-help" | "--help" | "-h") => print_line(&config::keys::help_text()),
+        Some("-run-healthcheck" | "--run-healthcheck") => run_health_check(),
         Some(other) => {
-            eprintln!("nearpath-watchdog: unknown argument {other:?}; settings are variables, see --help");
+            eprintln!(
+                "nearpath-watchdog: unknown argument {other:?}; settings are variables, see --help"
+            );
             ExitCode::from(2)
         }
     }
 }
 
-fn say(text: &str) -> ExitCode {
+fn print_line(text: &str) -> ExitCode {
     println!("{text}");
     ExitCode::SUCCESS
 }
 
-fn variables(name: &str) -> Option<String> {
+fn env_variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-fn start(mut notes: Notes, identity: Option<File>, born: Instant) -> ExitCode {
-    let config = match Config::read(&variables) {
+fn start_watchdog(mut notes: StartNotes, identity: Option<File>, started_at: Instant) -> ExitCode {
+    let config = match WatchdogConfig::read(&env_variable) {
         Ok(config) => config,
-        Err(fault) => return refuse(&mut notes, &fault.to_string()),
+        Err(fault) => return fail_start(&mut notes, &fault.to_string()),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let local = tokio::task::LocalSet::new(); // a party lives on one thread
-    match runtime.map(|runtime| local.block_on(&runtime, life::run(config, &mut notes, identity, born))) {
+    match runtime.map(|runtime| {
+        local.block_on(
+            &runtime,
+            lifecycle::run(config, &mut notes, identity, started_at),
+        )
+    }) {
         Ok(Ok(code)) => code,
-        Ok(Err(fault)) => refuse(&mut notes, &fault.to_string()),
-        Err(fault) => refuse(&mut notes, &format!("cannot start the event loop: {fault}")),
+        Ok(Err(fault)) => fail_start(&mut notes, &fault.to_string()),
+        Err(fault) => fail_start(&mut notes, &format!("cannot start the event loop: {fault}")),
     }
 }
 
-fn refuse(notes: &mut Notes, fault: &str) -> ExitCode {
+fn fail_start(notes: &mut StartNotes, fault: &str) -> ExitCode {
     eprintln!("nearpath-watchdog: {fault}");
-    notes.failed(fault);
+    notes.write_failure(fault);
     ExitCode::FAILURE
 }
 
 /// Asks the watchdog of this machine for its health, as a container's health probe does.
-fn healthcheck() -> ExitCode {
-    let config = match Config::read(&variables) {
+fn run_health_check() -> ExitCode {
+    let config = match WatchdogConfig::read(&env_variable) {
         Ok(config) => config,
         Err(fault) => {
             eprintln!("nearpath-watchdog: {fault}");
             return ExitCode::FAILURE;
         }
     };
-    let here = if config.bind.is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { config.bind };
-    match ask_health(SocketAddr::new(here, config.port)) {
+    let address = if config.bind_address.is_unspecified() {
+        IpAddr::V4(Ipv4Addr::LOCALHOST)
+    } else {
+        config.bind_address
+    };
+    match request_health(SocketAddr::new(address, config.port)) {
         Ok(head) if head.starts_with("HTTP/1.1 200") => ExitCode::SUCCESS,
-        Ok(head) => unhealthy(head.lines().next().unwrap_or("no answer")),
-        Err(fault) => unhealthy(&fault.to_string()),
+        Ok(head) => report_unhealthy(head.lines().next().unwrap_or("no answer")),
+        Err(fault) => report_unhealthy(&fault.to_string()),
     }
 }
 
-fn unhealthy(why: &str) -> ExitCode {
+fn report_unhealthy(why: &str) -> ExitCode {
     eprintln!("nearpath-watchdog: unhealthy: {why}");
     ExitCode::FAILURE
 }
 
-fn ask_health(addr: SocketAddr) -> std::io::Result<String> {
+fn request_health(addr: SocketAddr) -> std::io::Result<String> {
     let limit = Duration::from_secs(5);
     let mut stream = TcpStream::connect_timeout(&addr, limit)?;
     stream.set_read_timeout(Some(limit))?;

@@ -9,12 +9,15 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, request};
 
 /// The variables of one request. The first value of a repeated header counts, and no header can pose as one of the request's
-/// own parts. The prefix's small letters keep a `Proxy` header from becoming `HTTP_PROXY` (CVE-2016-5385).
-pub fn variables(request: &request::Parts, body_bytes: Option<u64>) -> BTreeMap<OsString, OsString> {
+/// own parts. The prefix's small letters keep a `TestProxy` header from becoming `HTTP_PROXY` (CVE-2016-5385).
+pub fn cgi_variables(
+    request: &request::Parts,
+    body_bytes: Option<u64>,
+) -> BTreeMap<OsString, OsString> {
     let mut variables = BTreeMap::new();
     for name in request.headers.keys() {
         let value = request.headers[name].as_bytes().to_vec();
-        variables.insert(variable(name.as_str()), OsString::from_vec(value));
+        variables.insert(variable_name(name.as_str()), OsString::from_vec(value));
     }
     let mut set = |name: &str, value: Option<String>| {
         let name = OsString::from(name);
@@ -25,18 +28,31 @@ pub fn variables(request: &request::Parts, body_bytes: Option<u64>) -> BTreeMap<
     };
     set("Http_Method", Some(request.method.as_str().to_owned()));
     set("Http_Path", Some(request.uri.path().to_owned()));
-    set("Http_Query", request.uri.query().filter(|query| !query.is_empty()).map(str::to_owned));
-    set("Http_Content_Length", text(&request.headers, CONTENT_LENGTH).or(body_bytes.map(|n| n.to_string())));
-    set("Http_Transfer_Encoding", text(&request.headers, TRANSFER_ENCODING));
+    set(
+        "Http_Query",
+        request
+            .uri
+            .query()
+            .filter(|query| !query.is_empty())
+            .map(str::to_owned),
+    );
+    set(
+        "Http_Content_Length",
+        header_text(&request.headers, CONTENT_LENGTH).or(body_bytes.map(|n| n.to_string())),
+    );
+    set(
+        "Http_Transfer_Encoding",
+        header_text(&request.headers, TRANSFER_ENCODING),
+    );
     variables
 }
 
-fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+fn header_text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
 }
 
 /// `x-call-id` → `Http_X_Call_Id`: Go's way to write a header's name, with underscores.
-fn variable(header: &str) -> OsString {
+fn variable_name(header: &str) -> OsString {
     let mut name = String::with_capacity("Http_".len() + header.len());
     name.push_str("Http_");
     let mut starts = true;
@@ -52,9 +68,12 @@ mod tests {
     use super::*;
     use http::Request;
 
-    fn of(request: Request<()>, length: Option<u64>) -> BTreeMap<String, String> {
+    fn variables_of(request: Request<()>, length: Option<u64>) -> BTreeMap<String, String> {
         let text = |text: OsString| text.into_string().unwrap();
-        variables(&request.into_parts().0, length).into_iter().map(|(k, v)| (text(k), text(v))).collect()
+        cgi_variables(&request.into_parts().0, length)
+            .into_iter()
+            .map(|(k, v)| (text(k), text(v)))
+            .collect()
     }
 
     #[test]
@@ -66,7 +85,7 @@ mod tests {
             .header("X-Many", "one")
             .header("X-Many", "two")
             .body(());
-        let got = of(request.unwrap(), None);
+        let got = variables_of(request.unwrap(), None);
         for (name, value) in [
             ("Http_Method", "POST"),
             ("Http_Path", "/a/b"),
@@ -82,9 +101,15 @@ mod tests {
 
     #[test]
     fn a_header_cannot_pose_as_a_part_of_the_request() {
-        let request = Request::get("/x").header("method", "DELETE").header("path", "/etc").header("query", "q");
-        let got = of(request.header("proxy", "evil").body(()).unwrap(), Some(0));
-        assert_eq!((got["Http_Method"].as_str(), got["Http_Path"].as_str()), ("GET", "/x"));
+        let request = Request::get("/x")
+            .header("method", "DELETE")
+            .header("path", "/etc")
+            .header("query", "q");
+        let got = variables_of(request.header("proxy", "evil").body(()).unwrap(), Some(0));
+        assert_eq!(
+            (got["Http_Method"].as_str(), got["Http_Path"].as_str()),
+            ("GET", "/x")
+        );
         assert!(!got.contains_key("Http_Query") && !got.contains_key("HTTP_PROXY"));
         assert_eq!(got["Http_Content_Length"], "0");
     }

@@ -6,11 +6,11 @@ use http::{HeaderName, Method, Request};
 use nearpath_types::Reason;
 use tokio::time::Instant;
 
-use crate::drain::Open;
-use crate::inflight::Permit;
-use crate::metrics::{MethodLabel, Metrics};
-use crate::patience::BusyGuard;
-use crate::process::output::Output;
+use crate::call_limit::CallPermit;
+use crate::drain::DrainToken;
+use crate::metrics::{MethodLabel, WatchdogMetrics};
+use crate::process::output::TenantOutput;
+use crate::stream_timeouts::BusyGuard;
 
 const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
 /// The status that stands for a caller who left before there was one.
@@ -18,64 +18,84 @@ const CALLER_GONE: u16 = Reason::CallerGone.status();
 
 /// One call from its head to the last byte of its answer; counted and logged when dropped.
 #[derive(Debug)]
-pub(crate) struct Completion {
-    metrics: Arc<Metrics>,
+pub(crate) struct CallCompletion {
+    metrics: Arc<WatchdogMetrics>,
     method: MethodLabel,
     pub(crate) code: u16,
-    pub(crate) began: Instant,
-    line: Option<Box<Line>>,
-    pub(crate) permit: Option<Permit>,
-    _busy: BusyGuard,
-    _open: Open,
+    pub(crate) started_at: Instant,
+    log_line: Option<Box<CallLogLine>>,
+    pub(crate) permit: Option<CallPermit>,
+    _busy_guard: BusyGuard,
+    _drain_token: DrainToken,
 }
 
 /// What the log says of a call.
 #[derive(Debug)]
-struct Line {
+struct CallLogLine {
     method: Method,
     path: String,
     call_id: String,
-    output: Arc<Output>,
+    output: Arc<TenantOutput>,
 }
 
-impl Line {
-    fn of<B>(request: &Request<B>, output: &Arc<Output>) -> Box<Self> {
-        let call_id = request.headers().get(X_CALL_ID).and_then(|id| id.to_str().ok()).unwrap_or("none");
+impl CallLogLine {
+    fn for_request<B>(request: &Request<B>, output: &Arc<TenantOutput>) -> Box<Self> {
+        let call_id = request
+            .headers()
+            .get(X_CALL_ID)
+            .and_then(|id| id.to_str().ok())
+            .unwrap_or("none");
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        Box::new(Self { method, path, call_id: call_id.to_owned(), output: Arc::clone(output) })
+        Box::new(Self {
+            method,
+            path,
+            call_id: call_id.to_owned(),
+            output: Arc::clone(output),
+        })
     }
 }
 
-impl Completion {
+impl CallCompletion {
     /// Begins a call. With `log`, a line goes there at its end.
-    pub(crate) fn begin<B>(
-        metrics: &Arc<Metrics>,
-        log: Option<&Arc<Output>>,
+    pub(crate) fn begin_call<B>(
+        metrics: &Arc<WatchdogMetrics>,
+        log: Option<&Arc<TenantOutput>>,
         request: &Request<B>,
         busy: BusyGuard,
-        open: Open,
+        token: DrainToken,
     ) -> Self {
-        metrics.begin();
+        metrics.begin_request();
         Self {
             metrics: Arc::clone(metrics),
             method: request.method().into(),
             code: CALLER_GONE,
-            began: Instant::now(),
-            line: log.map(|output| Line::of(request, output)),
+            started_at: Instant::now(),
+            log_line: log.map(|output| CallLogLine::for_request(request, output)),
             permit: None,
-            _busy: busy,
-            _open: open,
+            _busy_guard: busy,
+            _drain_token: token,
         }
     }
 }
 
-impl Drop for Completion {
+impl Drop for CallCompletion {
     fn drop(&mut self) {
-        let took = self.began.elapsed();
-        self.metrics.end(self.code, self.method, took);
-        let Some(line) = self.line.take() else { return };
-        let Line { method, path, call_id, output } = *line;
-        let text = format!("{method} {path} - {} - {:.4}s [{call_id}]", self.code, took.as_secs_f64());
-        tokio::spawn(async move { output.line(&text).await });
+        let took = self.started_at.elapsed();
+        self.metrics.end_request(self.code, self.method, took);
+        let Some(line) = self.log_line.take() else {
+            return;
+        };
+        let CallLogLine {
+            method,
+            path,
+            call_id,
+            output,
+        } = *line;
+        let text = format!(
+            "{method} {path} - {} - {:.4}s [{call_id}]",
+            self.code,
+            took.as_secs_f64()
+        );
+        tokio::spawn(async move { output.write_line(&text).await });
     }
 }

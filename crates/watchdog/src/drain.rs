@@ -3,50 +3,61 @@
 use tokio::sync::{mpsc, watch};
 
 /// Proof that something is still at work; the drain waits until all are gone.
-pub(crate) type Open = mpsc::Sender<()>;
+pub(crate) type DrainToken = mpsc::Sender<()>;
 
 /// Tells connections to finish, and waits for them.
 #[derive(Debug)]
-pub(crate) struct Closing {
-    close: watch::Sender<bool>,
-    open: Open,
-    gone: mpsc::Receiver<()>,
+pub(crate) struct DrainControl {
+    close_sender: watch::Sender<bool>,
+    token: DrainToken,
+    all_closed: mpsc::Receiver<()>,
 }
 
-/// What a connection needs to know of [`Closing`].
+/// What a connection needs to know of [`DrainControl`].
 #[derive(Debug, Clone)]
-pub(crate) struct Watch {
-    closing: watch::Receiver<bool>,
-    pub(crate) open: Open,
+pub(crate) struct CloseWatch {
+    close_receiver: watch::Receiver<bool>,
+    pub(crate) token: DrainToken,
 }
 
-impl Watch {
+impl CloseWatch {
     /// Returns when connections are to finish.
-    pub(crate) async fn closed(&mut self) {
-        let _ = self.closing.wait_for(|closing| *closing).await;
+    pub(crate) async fn wait_close_requested(&mut self) {
+        let _ = self.close_receiver.wait_for(|closing| *closing).await;
     }
 
     /// Returns when nobody waits any more for connections to finish.
-    pub(crate) async fn given_up(&mut self) {
-        while self.closing.changed().await.is_ok() {}
+    pub(crate) async fn wait_drain_ended(&mut self) {
+        while self.close_receiver.changed().await.is_ok() {}
     }
 }
 
-impl Closing {
+impl DrainControl {
     pub(crate) fn new() -> Self {
-        let (open, gone) = mpsc::channel(1);
-        Self { close: watch::Sender::new(false), open, gone }
+        let (token, all_closed) = mpsc::channel(1);
+        Self {
+            close_sender: watch::Sender::new(false),
+            token: token,
+            all_closed: all_closed,
+        }
     }
 
-    pub(crate) fn watch(&self) -> Watch {
-        Watch { closing: self.close.subscribe(), open: self.open.clone() }
+    pub(crate) fn subscribe(&self) -> CloseWatch {
+        CloseWatch {
+            close_receiver: self.close_sender.subscribe(),
+            token: self.token.clone(),
+        }
     }
 
     /// Ports close at once, connections after the answer they are giving; done when the last call has ended.
-    pub(crate) async fn finish(self) {
-        let Self { close, open, mut gone } = self;
-        close.send_replace(true);
-        drop(open);
-        let _ = gone.recv().await; // always `None`, when no sender is left
+    pub(crate) async fn drain_connections(self) {
+        let Self {
+            close_sender,
+            token,
+            all_closed: mut gone,
+        } = self;
+        close_sender.send_replace(true);
+        drop(token);
+        let _ = gone.recv().await; // always `NoConnection`, when no sender is left
     }
 }

@@ -6,36 +6,36 @@
 //! the start goes. One thread does it all: an instance has few cores and the watchdog should cost none of them.
 
 mod args;
-mod arrival;
-mod body;
-mod caller;
+mod call_limit;
+mod caller_access;
+mod caller_socket;
 mod cgi;
 mod completion;
 mod config;
 mod drain;
-mod edges;
+mod errors;
 #[doc(hidden)]
 pub mod fuzz;
 mod health_paths;
-mod hop;
+mod hop_headers;
 mod identity;
-mod inbound;
-mod inflight;
-mod inherited;
-mod life;
+mod incoming_body;
+mod inherited_fds;
+mod lifecycle;
 mod listen;
-mod lock;
+mod lock_file;
 mod logs;
 mod metrics;
 mod mode;
-mod notes;
-mod party;
-mod patience;
-mod pickup;
+mod outbound;
 mod process;
-mod refusal;
+mod quic_peers;
+mod request_body;
+mod response_body;
 mod serve;
-mod socket;
+mod shm_server;
+mod start_notes;
+mod stream_timeouts;
 mod tunnel;
 mod upstream;
 

@@ -12,150 +12,209 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use nearpath_types::Reason;
-use nearpath_wire::identity::Refusal;
-use nearpath_wire::mutual::{Begun, Guest, Opening};
-use nearpath_wire::unseen;
+use nearpath_wire::identity::PeerRefusal;
+use nearpath_wire::mtls::{AcceptedPeer, DetectedProtocol, PeekedStream};
+use nearpath_wire::not_run_header;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::arrival::Arrival;
-use crate::body::Body;
-use crate::caller::{Caller, turn_away};
-use crate::drain::Watch;
-use crate::patience::{Busy, Patient};
-use crate::serve::{App, answer, show_metrics};
-use crate::socket::Socket;
+use crate::caller_access::{CallerAccess, refuse_request};
+use crate::caller_socket::Socket;
+use crate::drain::CloseWatch;
+use crate::incoming_body::IncomingBody;
+use crate::response_body::WatchdogBody;
+use crate::serve::{WatchdogState, handle_request, metrics_response};
+use crate::stream_timeouts::{BusyCount, TimeoutStream};
 
 /// Largest head of a request in bytes.
-const HEAD: usize = 64 * 1024;
+const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Most header fields of a request.
-const HEADERS: usize = 128;
+const MAX_HEADERS: usize = 128;
 /// Bytes of one HTTP/2 stream that may be on the way unread, and four times that of a connection.
-const WINDOW: u32 = 256 * 1024;
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 /// Connections that the kernel keeps until they are accepted; it caps this at `net.core.somaxconn`.
-const BACKLOG: u32 = 4096;
+const ACCEPT_BACKLOG: u32 = 4096;
 /// Longest handshake, where the reading of heads has no limit; and how long a peer that is not admitted may be told so.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection that was made before the end may take to bring its first call: who opened it could not know, and cannot tell
 /// whether it ran.
-const FIRST_CALL: Duration = Duration::from_secs(1);
+const FIRST_CALL_GRACE: Duration = Duration::from_secs(1);
 /// Pause after accept fails, usually for want of file descriptors: trying at once would burn the core.
-pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// Opens a port; with `shared`, one that another listener of this program has on another address.
 ///
 /// # Errors
 /// With the address in the text.
-pub(crate) fn bind(addr: SocketAddr, shared: bool) -> io::Result<TcpListener> {
-    let named = |fault: io::Error| io::Error::new(fault.kind(), format!("cannot listen on {addr}: {fault}"));
-    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+pub(crate) fn bind_listener(addr: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
+    let named = |fault: io::Error| {
+        io::Error::new(fault.kind(), format!("cannot listen on {addr}: {fault}"))
+    };
+    let socket = if addr.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
     socket.set_reuseaddr(true)?; // a port is free again at once when its owner has gone
-    socket.set_reuseport(shared)?;
+    socket.set_reuseport(reuse_port)?;
     socket.bind(addr).map_err(named)?;
-    socket.listen(BACKLOG).map_err(named)
+    socket.listen(ACCEPT_BACKLOG).map_err(named)
 }
 
 /// Accepts until the watch says to close.
-pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, mut watch: Watch) {
-    let http = Arc::new(http(TokioExecutor::new()));
+pub(crate) async fn accept_connections(
+    listener: TcpListener,
+    app: Arc<WatchdogState>,
+    mut watch: CloseWatch,
+) {
+    let http = Arc::new(http_builder(TokioExecutor::new()));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = watch.closed() => return,
+            () = watch.wait_close_requested() => return,
         };
         match accepted {
-            Ok(accepted) => {
-                drop(tokio::spawn(connection(accepted, Arc::clone(&http), Arc::clone(&app), watch.clone())))
-            }
-            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            Ok(accepted) => drop(tokio::spawn(handle_connection(
+                accepted,
+                Arc::clone(&http),
+                Arc::clone(&app),
+                watch.clone(),
+            ))),
+            Err(_) => tokio::time::sleep(ACCEPT_RETRY_DELAY).await,
         }
     }
 }
 
 /// How connections are served.
-pub(crate) fn http<E>(executor: E) -> Builder<E> {
+pub(crate) fn http_builder<E>(executor: E) -> Builder<E> {
     let mut builder = Builder::new(executor);
-    builder.http1().max_headers(HEADERS).max_buf_size(HEAD).half_close(false);
+    builder
+        .http1()
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .half_close(false);
     let mut http2 = builder.http2();
-    http2.timer(TokioTimer::new()).keep_alive_interval(Duration::from_secs(20)).max_header_list_size(HEAD as u32);
-    http2.initial_stream_window_size(WINDOW).initial_connection_window_size(4 * WINDOW).max_concurrent_streams(1024);
+    http2
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Duration::from_secs(20))
+        .max_header_list_size(MAX_HEAD_BYTES as u32);
+    http2
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(4 * STREAM_WINDOW_BYTES)
+        .max_concurrent_streams(1024);
     builder
 }
 
-async fn connection(
+async fn handle_connection(
     (stream, from): (TcpStream, SocketAddr),
     http: Arc<Builder<TokioExecutor>>,
-    app: Arc<App>,
-    mut watch: Watch,
+    app: Arc<WatchdogState>,
+    mut watch: CloseWatch,
 ) {
     let _ = stream.set_nodelay(true); // a connection that is already gone shows it at the first read
-    let plain = Caller::Plain(app.config.transport);
-    if !app.entrance.may_open() {
-        return serve(Socket::Plain(stream), plain, &Notify::const_new(), &http, app, watch).await;
+    let plain = CallerAccess::Plain(app.config.transport);
+    if !app.tls_acceptor.may_accept_tls() {
+        return serve_http(
+            Socket::Plain(stream),
+            plain,
+            &Notify::const_new(),
+            &http,
+            app,
+            watch,
+        )
+        .await;
     }
     let begun = tokio::select! {
-        begun = Begun::look(stream) => begun,
-        () = late(&mut watch) => return,
+        begun = PeekedStream::peek(stream) => begun,
+        () = wait_drain_grace(&mut watch) => return,
     };
     match begun {
         // On the heap, so that a plain connection is no larger for it.
-        Ok(begun) if begun.opening() == Opening::Tls => Box::pin(secured(begun, from, &http, app, watch)).await,
-        Ok(begun) => serve(Socket::Begun(begun), plain, &Notify::const_new(), &http, app, watch).await,
+        Ok(begun) if begun.detected_protocol() == DetectedProtocol::Tls => {
+            Box::pin(serve_tls(begun, from, &http, app, watch)).await
+        }
+        Ok(begun) => {
+            serve_http(
+                Socket::Begun(begun),
+                plain,
+                &Notify::const_new(),
+                &http,
+                app,
+                watch,
+            )
+            .await
+        }
         Err(_) => {} // it broke off before it said anything
     }
 }
 
 /// A connection with TLS. It takes no more calls when its peer's certificate has ended, and is cut when the peer was taken back.
-async fn secured(
-    begun: Begun<TcpStream>,
+async fn serve_tls(
+    peeked: PeekedStream<TcpStream>,
     from: SocketAddr,
     http: &Builder<TokioExecutor>,
-    app: Arc<App>,
-    watch: Watch,
+    app: Arc<WatchdogState>,
+    watch: CloseWatch,
 ) {
-    let limit = app.config.read_timeout.unwrap_or(HANDSHAKE);
-    let Ok((stream, mut guest)) = app.entrance.accept(begun, from, limit).await else { return }; // the peer has its alert
-    let (caller, expired) = (Caller::of(&guest), Notify::new());
-    let refused = matches!(caller, Caller::Refused(_));
-    let serving = serve(Socket::Tls(Box::new(stream)), caller, &expired, http, app, watch);
+    let limit = app.config.read_timeout.unwrap_or(HANDSHAKE_TIMEOUT);
+    let Ok((stream, mut peer)) = app.tls_acceptor.accept_peer(peeked, from, limit).await else {
+        return;
+    }; // the peer has its alert
+    let (caller, expired) = (CallerAccess::of_peer(&peer), Notify::new());
+    let refused = matches!(caller, CallerAccess::Refused(_));
+    let serving = serve_http(
+        Socket::Tls(Box::new(stream)),
+        caller,
+        &expired,
+        http,
+        app,
+        watch,
+    );
     if refused {
         return drop(timeout(limit, serving).await);
     }
     tokio::select! {
         () = serving => {}
-        () = shut_out(&mut guest, &expired) => {}
+        () = wait_access_lost(&mut peer, &expired) => {}
     }
 }
 
 /// Returns when the connection is to be cut.
-async fn shut_out(guest: &mut Guest, expired: &Notify) {
-    while let Refusal::Expired(_) = guest.refused().await {
+async fn wait_access_lost(peer: &mut AcceptedPeer, expired: &Notify) {
+    while let PeerRefusal::Expired(_) = peer.wait_refused().await {
         expired.notify_one(); // calls that are under way go on
-        guest.ruled_anew().await;
+        peer.policy_changed().await;
     }
 }
 
 /// Until the caller has had enough, or the watchdog, or `ending` says so; then calls that are under way end first.
-async fn serve(
+async fn serve_http(
     stream: Socket,
-    caller: Caller,
-    ending: &Notify,
+    caller: CallerAccess,
+    close_requested: &Notify,
     http: &Builder<TokioExecutor>,
-    app: Arc<App>,
-    mut watch: Watch,
+    app: Arc<WatchdogState>,
+    mut watch: CloseWatch,
 ) {
-    let open = watch.open.clone();
-    let (busy, first) = (Busy::default(), Notify::new());
-    let io = Patient::new(stream, busy.clone(), app.config.read_timeout, app.config.write_timeout);
+    let token = watch.token.clone();
+    let (busy, first_call) = (BusyCount::default(), Notify::new());
+    let io = TimeoutStream::new(
+        stream,
+        busy.clone(),
+        app.config.read_timeout,
+        app.config.write_timeout,
+    );
     let service = service_fn(|request: Request<Incoming>| {
-        first.notify_one();
-        let refusal = caller.refusal(request.uri().path());
-        let (app, busy, open) = (Arc::clone(&app), busy.enter(), open.clone());
+        first_call.notify_one();
+        let refusal = caller.refusal_for(request.uri().path());
+        let (app, busy, open) = (Arc::clone(&app), busy.begin_request(), token.clone());
         async move {
             Ok::<_, Infallible>(match refusal {
-                None => said(answer(app, request.map(Arrival::Wire), busy, open).await),
-                Some(fault) => turn_away(&request, &fault),
+                None => mark_not_run(
+                    handle_request(app, request.map(IncomingBody::Http), busy, open).await,
+                ),
+                Some(fault) => refuse_request(&request, &fault),
             })
         }
     });
@@ -163,10 +222,10 @@ async fn serve(
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         _ = connection.as_mut() => return, // its end is the caller's affair; calls are recorded one by one
-        () = ending.notified() => {}
+        () = close_requested.notified() => {}
         () = async {
-            watch.closed().await;
-            let _ = timeout(FIRST_CALL, first.notified()).await;
+            watch.wait_close_requested().await;
+            let _ = timeout(FIRST_CALL_GRACE, first_call.notified()).await;
         } => {}
     }
     connection.as_mut().graceful_shutdown();
@@ -174,29 +233,36 @@ async fn serve(
 }
 
 /// Marks an answer of the watchdog's own after which the call may go to another instance, and no other.
-fn said(mut response: Response<Body>) -> Response<Body> {
-    let own = response.extensions().get().copied().filter(|reason: &Reason| reason.did_not_run());
-    unseen::mark(response.headers_mut(), own);
+fn mark_not_run(mut response: Response<WatchdogBody>) -> Response<WatchdogBody> {
+    let own = response
+        .extensions()
+        .get()
+        .copied()
+        .filter(|reason: &Reason| reason.did_not_run());
+    not_run_header::set_not_run(response.headers_mut(), own);
     response
 }
 
 /// A while after connections are to finish.
-async fn late(watch: &mut Watch) {
-    watch.closed().await;
-    tokio::time::sleep(FIRST_CALL).await;
+async fn wait_drain_grace(watch: &mut CloseWatch) {
+    watch.wait_close_requested().await;
+    tokio::time::sleep(FIRST_CALL_GRACE).await;
 }
 
 /// Serves `/metrics` until the process ends.
-pub(crate) async fn accept_metrics(listener: TcpListener, app: Arc<App>) {
+pub(crate) async fn accept_metrics(listener: TcpListener, app: Arc<WatchdogState>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
+            tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             continue;
         };
         let app = Arc::clone(&app);
         tokio::spawn(async move {
-            let service = service_fn(|request| std::future::ready(show_metrics(&app, &request)));
-            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            let service =
+                service_fn(|request| std::future::ready(metrics_response(&app, &request)));
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }

@@ -14,12 +14,12 @@ use tokio::sync::Mutex;
 
 /// One of the two streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum OutputStream {
     Stdout,
     Stderr,
 }
 
-impl Stream {
+impl OutputStream {
     /// Its name in log prefixes.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl Stream {
         }
     }
 
-    fn duplicate(self) -> io::Result<OwnedFd> {
+    fn duplicate_fd(self) -> io::Result<OwnedFd> {
         match self {
             Self::Stdout => io::stdout().as_fd().try_clone_to_owned(),
             Self::Stderr => io::stderr().as_fd().try_clone_to_owned(),
@@ -38,15 +38,18 @@ impl Stream {
 
 /// The writing end of one stream.
 #[derive(Debug)]
-pub(crate) struct Sink {
-    stream: Stream,
+pub(crate) struct OutputSink {
+    stream: OutputStream,
     pipe: Option<Mutex<pipe::Sender>>,
 }
 
-impl Sink {
+impl OutputSink {
     /// Must be called inside the runtime.
-    pub(crate) fn open(stream: Stream) -> Self {
-        Self { stream, pipe: open_pipe(stream).ok().map(Mutex::new) }
+    pub(crate) fn open_stream(stream: OutputStream) -> Self {
+        Self {
+            stream,
+            pipe: open_pipe(stream).ok().map(Mutex::new),
+        }
     }
 
     /// Writes whole lines. What cannot be written is lost: there is nowhere to say so.
@@ -59,14 +62,14 @@ impl Sink {
 
     fn write_now(&self, bytes: &[u8]) -> io::Result<()> {
         match self.stream {
-            Stream::Stdout => io::stdout().write_all(bytes),
-            Stream::Stderr => io::stderr().write_all(bytes),
+            OutputStream::Stdout => io::stdout().write_all(bytes),
+            OutputStream::Stderr => io::stderr().write_all(bytes),
         }
     }
 }
 
-fn open_pipe(stream: Stream) -> io::Result<pipe::Sender> {
-    let fd = stream.duplicate()?;
+fn open_pipe(stream: OutputStream) -> io::Result<pipe::Sender> {
+    let fd = stream.duplicate_fd()?;
     match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
         FileType::Fifo => pipe::Sender::from_owned_fd(fd),
         _ => Err(io::ErrorKind::Unsupported.into()),
@@ -86,6 +89,8 @@ macro_rules! say {
 pub(crate) use say;
 
 /// `2026/01/31 23:59:59`, UTC: the prefix's form of now.
-pub(crate) fn now() -> String {
-    jiff::Timestamp::now().strftime("%Y/%m/%d %H:%M:%S").to_string()
+pub(crate) fn timestamp() -> String {
+    jiff::Timestamp::now()
+        .strftime("%Y/%m/%d %H:%M:%S")
+        .to_string()
 }

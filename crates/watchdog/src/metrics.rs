@@ -12,7 +12,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 /// Seconds; the Go client's default buckets, so that dashboards made for of-watchdog fit.
-const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const LATENCY_BUCKETS: [f64; 11] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
 
 /// Method names are free text in HTTP; unknown ones share one label so that a caller cannot grow the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,8 +22,12 @@ pub(crate) struct MethodLabel(&'static str);
 
 impl From<&Method> for MethodLabel {
     fn from(method: &Method) -> Self {
-        const KNOWN: [&str; 9] = ["get", "post", "put", "delete", "head", "options", "patch", "connect", "trace"];
-        let known = KNOWN.into_iter().find(|name| method.as_str().eq_ignore_ascii_case(name));
+        const KNOWN: [&str; 9] = [
+            "get", "post", "put", "delete", "head", "options", "patch", "connect", "trace",
+        ];
+        let known = KNOWN
+            .into_iter()
+            .find(|name| method.as_str().eq_ignore_ascii_case(name));
         Self(known.unwrap_or("unknown"))
     }
 }
@@ -33,47 +39,68 @@ impl EncodeLabelValue for MethodLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
+struct RequestLabels {
     code: u16,
     method: MethodLabel,
 }
 
 /// The metrics and how they are shown. The families hold locks, which one thread never contends.
 #[derive(Debug)]
-pub(crate) struct Metrics {
-    requests: Family<Labels, Counter>,
-    duration: Family<Labels, Histogram>,
+pub(crate) struct WatchdogMetrics {
+    requests: Family<RequestLabels, Counter>,
+    duration: Family<RequestLabels, Histogram>,
     in_flight: Gauge,
     registry: Registry,
 }
 
-impl Metrics {
+impl WatchdogMetrics {
     pub(crate) fn new() -> Self {
-        let requests = Family::<Labels, Counter>::default();
-        let duration = Family::<Labels, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
+        let requests = Family::<RequestLabels, Counter>::default();
+        let duration = Family::<RequestLabels, Histogram>::new_with_constructor(|| {
+            Histogram::new(LATENCY_BUCKETS)
+        });
         let in_flight = Gauge::default();
         let mut registry = Registry::default();
-        registry.register("http_requests", "Total number of HTTP requests", requests.clone());
-        registry.register("http_request_duration_seconds", "Seconds spent serving HTTP requests", duration.clone());
-        registry.register("http_requests_in_flight", "Number of HTTP requests in flight", in_flight.clone());
-        Self { requests, duration, in_flight, registry }
+        registry.register(
+            "http_requests",
+            "Total number of HTTP requests",
+            requests.clone(),
+        );
+        registry.register(
+            "http_request_duration_seconds",
+            "Seconds spent serving HTTP requests",
+            duration.clone(),
+        );
+        registry.register(
+            "http_requests_in_flight",
+            "Number of HTTP requests in flight",
+            in_flight.clone(),
+        );
+        Self {
+            requests,
+            duration,
+            in_flight,
+            registry,
+        }
     }
 
     /// A call has begun.
-    pub(crate) fn begin(&self) {
+    pub(crate) fn begin_request(&self) {
         self.in_flight.inc();
     }
 
     /// A call has ended with `code` after `took`.
-    pub(crate) fn end(&self, code: u16, method: MethodLabel, took: Duration) {
+    pub(crate) fn end_request(&self, code: u16, method: MethodLabel, took: Duration) {
         self.in_flight.dec();
-        let labels = Labels { code, method };
-        self.duration.get_or_create(&labels).observe(took.as_secs_f64());
+        let labels = RequestLabels { code, method };
+        self.duration
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
         self.requests.get_or_create(&labels).inc();
     }
 
     /// All of them in OpenMetrics text.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn encode_text(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("writing to a String never fails");
         text
@@ -86,11 +113,11 @@ mod tests {
 
     #[test]
     fn names_and_labels_of_the_contract() {
-        let metrics = Metrics::new();
-        metrics.begin();
-        metrics.begin();
-        metrics.end(200, (&Method::POST).into(), Duration::from_millis(7));
-        let text = metrics.text();
+        let metrics = WatchdogMetrics::new();
+        metrics.begin_request();
+        metrics.begin_request();
+        metrics.end_request(200, (&Method::POST).into(), Duration::from_millis(7));
+        let text = metrics.encode_text();
         for line in [
             "http_requests_total{code=\"200\",method=\"post\"} 1",
             "http_request_duration_seconds_count{code=\"200\",method=\"post\"} 1",
@@ -102,6 +129,9 @@ mod tests {
 
     #[test]
     fn an_invented_method_is_unknown() {
-        assert_eq!(MethodLabel::from(&Method::from_bytes(b"BREW").unwrap()), MethodLabel("unknown"));
+        assert_eq!(
+            MethodLabel::from(&Method::from_bytes(b"BREW").unwrap()),
+            MethodLabel("unknown")
+        );
     }
 }

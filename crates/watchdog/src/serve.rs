@@ -10,116 +10,149 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use nearpath_types::{PlatformError, Reason, duration};
-use nearpath_wire::mutual::Entrance;
+use nearpath_wire::mtls::MtlsAcceptor;
 use tokio::time::{Instant, timeout_at};
 
-use crate::arrival::Arrival;
-use crate::body::Body;
-use crate::completion::Completion;
-use crate::config::Config;
-use crate::drain::Open;
-use crate::health_paths::{HEALTH, READY};
-use crate::inbound::Upload;
-use crate::inflight::Inflight;
-use crate::lock::Lock;
-use crate::metrics::Metrics;
-use crate::mode::{self, Answer, Call, Mode};
-use crate::patience::BusyGuard;
-use crate::process::output::Output;
-use crate::refusal::{self, error};
+use crate::call_limit::CallLimiter;
+use crate::completion::CallCompletion;
+use crate::config::WatchdogConfig;
+use crate::drain::DrainToken;
+use crate::errors::{self, watchdog_error};
+use crate::health_paths::{HEALTH_PATH, READY_PATH};
+use crate::incoming_body::IncomingBody;
+use crate::lock_file::LockFile;
+use crate::metrics::WatchdogMetrics;
+use crate::mode::{self, ModeCall, ModeHandler, ModeResponse};
+use crate::process::output::TenantOutput;
+use crate::request_body::UploadState;
+use crate::response_body::WatchdogBody;
+use crate::stream_timeouts::BusyGuard;
 
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 
 /// All that a request needs to be answered.
 #[derive(Debug)]
-pub(crate) struct App {
-    pub(crate) config: Config,
-    pub(crate) mode: Mode,
-    pub(crate) inflight: Inflight,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) lock: Lock,
-    pub(crate) output: Arc<Output>,
+pub(crate) struct WatchdogState {
+    pub(crate) config: WatchdogConfig,
+    pub(crate) mode: ModeHandler,
+    pub(crate) call_limiter: CallLimiter,
+    pub(crate) metrics: Arc<WatchdogMetrics>,
+    pub(crate) lock_file: LockFile,
+    pub(crate) output: Arc<TenantOutput>,
     /// Where callers with certificates come in over TCP.
-    pub(crate) entrance: Entrance,
+    pub(crate) tls_acceptor: MtlsAcceptor,
     /// False from the first SIGTERM on.
-    pub(crate) healthy: AtomicBool,
+    pub(crate) is_healthy: AtomicBool,
 }
 
 /// Answers one request, from wherever it came.
-pub(crate) async fn answer(app: Arc<App>, request: Request<Arrival>, busy: BusyGuard, open: Open) -> Response<Body> {
+pub(crate) async fn handle_request(
+    app: Arc<WatchdogState>,
+    request: Request<IncomingBody>,
+    busy: BusyGuard,
+    token: DrainToken,
+) -> Response<WatchdogBody> {
     match request.uri().path() {
-        HEALTH => health(&app),
-        READY => ready(&app, request).await,
-        _ => call(&app, request, busy, open).await,
+        HEALTH_PATH => health_response(&app),
+        READY_PATH => ready_response(&app, request).await,
+        _ => run_call(&app, request, busy, token).await,
     }
 }
 
-fn health(app: &App) -> Response<Body> {
-    if app.healthy.load(Ordering::Relaxed) && app.lock.held() {
-        return Response::new(Body::from("OK"));
+fn health_response(app: &WatchdogState) -> Response<WatchdogBody> {
+    if app.is_healthy.load(Ordering::Relaxed) && app.lock_file.is_present() {
+        return Response::new(WatchdogBody::from("OK"));
     }
-    refusal::answer(&error(Reason::Draining, "the instance is stopping, or its lock file was removed"))
+    errors::error_response(&watchdog_error(
+        Reason::Draining,
+        "the instance is stopping, or its lock file was removed",
+    ))
 }
 
 /// Of the three answers, the limit's comes first: an instance that is full is alive, but not to be called.
-async fn ready(app: &App, request: Request<Arrival>) -> Response<Body> {
-    if app.inflight.full() {
-        return refusal::answer(&overload(app));
+async fn ready_response(
+    app: &WatchdogState,
+    request: Request<IncomingBody>,
+) -> Response<WatchdogBody> {
+    if app.call_limiter.is_full() {
+        return errors::error_response(&overload_error(app));
     }
-    let health = health(app);
+    let health = health_response(app);
     if health.status() != StatusCode::OK {
         return health;
     }
-    if !app.mode.started() {
-        let starting = error(Reason::ColdTimeout, "the tenant's server does not accept connections yet");
-        return refusal::answer(&starting.governed_by("start_timeout"));
+    if !app.mode.is_ready() {
+        let starting = watchdog_error(
+            Reason::ColdTimeout,
+            "the tenant's server does not accept connections yet",
+        );
+        return errors::error_response(&starting.governed_by("start_timeout"));
     }
     match (&app.mode, &app.config.ready_path) {
-        (Mode::Http(_), Some(path)) => ask_tenant(app, request, path.clone()).await,
+        (ModeHandler::Http(_), Some(path)) => request_ready_path(app, request, path.clone()).await,
         _ => health,
     }
 }
 
-async fn ask_tenant(app: &App, mut request: Request<Arrival>, path: PathAndQuery) -> Response<Body> {
+async fn request_ready_path(
+    app: &WatchdogState,
+    mut request: Request<IncomingBody>,
+    path: PathAndQuery,
+) -> Response<WatchdogBody> {
     *request.uri_mut() = path.into();
-    let deadline = Deadline::after(app.config.exec_timeout);
-    let answered = within(deadline, &app.mode, request, Instant::now()).await;
-    answered.map_or_else(|fault| refusal::answer(&fault), Answer::into_response)
+    let deadline = CallDeadline::after(app.config.exec_timeout);
+    let answered = run_until_deadline(deadline, &app.mode, request, Instant::now()).await;
+    answered.map_or_else(
+        |fault| errors::error_response(&fault),
+        ModeResponse::into_response,
+    )
 }
 
-async fn call(app: &Arc<App>, request: Request<Arrival>, busy: BusyGuard, open: Open) -> Response<Body> {
+async fn run_call(
+    app: &Arc<WatchdogState>,
+    request: Request<IncomingBody>,
+    busy: BusyGuard,
+    token: DrainToken,
+) -> Response<WatchdogBody> {
     let log = app.config.log_callid.then_some(&app.output);
-    let mut completion = Completion::begin(&app.metrics, log, &request, busy, open);
+    let mut completion = CallCompletion::begin_call(&app.metrics, log, &request, busy, token);
     let grpc = request.version() == Version::HTTP_2 && mode::is_grpc(request.headers());
-    completion.permit = app.inflight.enter();
+    completion.permit = app.call_limiter.try_acquire();
     if completion.permit.is_none() {
-        return refuse(completion, &overload(app), grpc);
+        return refuse_call(completion, &overload_error(app), grpc);
     }
-    let deadline = Deadline::after(time_limit(app.config.exec_timeout, request.headers()));
-    match within(deadline, &app.mode, request, completion.began).await {
-        Ok(Answer::Plain(response)) => {
-            let cut = deadline.at().filter(|_| !is_endless(response.headers()));
-            attach(completion, response, cut)
+    let deadline = CallDeadline::after(time_limit(app.config.exec_timeout, request.headers()));
+    match run_until_deadline(deadline, &app.mode, request, completion.started_at).await {
+        Ok(ModeResponse::Plain(response)) => {
+            let cut = deadline
+                .instant()
+                .filter(|_| !is_endless(response.headers()));
+            complete_with_body(completion, response, cut)
         }
-        Ok(Answer::Upgraded(response, tunnel)) => {
+        Ok(ModeResponse::Upgraded(response, tunnel)) => {
             completion.code = response.status().as_u16();
             tokio::spawn(tunnel.run(completion));
             response
         }
-        Err(fault) => refuse(completion, &fault, grpc),
+        Err(fault) => refuse_call(completion, &fault, grpc),
     }
 }
 
-fn overload(app: &App) -> PlatformError {
-    let text = format!("{} calls are in progress, which is the limit", app.inflight.limit());
-    error(Reason::Overload, text).governed_by("max_inflight")
+fn overload_error(app: &WatchdogState) -> PlatformError {
+    let text = format!(
+        "{} calls are in progress, which is the limit",
+        app.call_limiter.limit()
+    );
+    watchdog_error(Reason::Overload, text).governed_by("max_inflight")
 }
 
 /// A caller may ask for less time than the function has, never for more. What is not a duration is ignored, as
 /// of-watchdog does.
-fn time_limit(most: Option<Duration>, headers: &HeaderMap) -> Option<Duration> {
-    let asked = headers.get(X_TIMEOUT).and_then(|value| duration::parse(value.to_str().ok()?).ok());
-    match (most, asked.filter(|asked| !asked.is_zero())) {
+fn time_limit(max_time: Option<Duration>, headers: &HeaderMap) -> Option<Duration> {
+    let requested = headers
+        .get(X_TIMEOUT)
+        .and_then(|value| duration::parse_duration(value.to_str().ok()?).ok());
+    match (max_time, requested.filter(|asked| !asked.is_zero())) {
         (Some(most), Some(asked)) => Some(most.min(asked)),
         (most, asked) => most.or(asked),
     }
@@ -128,67 +161,111 @@ fn time_limit(most: Option<Duration>, headers: &HeaderMap) -> Option<Duration> {
 /// Whether an answer lasts as long as both sides like: its head met the deadline, its end need not. Events, lines of JSON, and
 /// gRPC, where the caller's own deadline ends the call by a reset.
 pub(crate) fn is_endless(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
-    let begins = |with: &str| kind.get(..with.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(with.as_bytes()));
-    ["text/event-stream", "application/x-ndjson", "application/grpc"].into_iter().any(begins)
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .map_or(&[][..], HeaderValue::as_bytes);
+    let begins = |with: &str| {
+        kind.get(..with.len())
+            .is_some_and(|kind| kind.eq_ignore_ascii_case(with.as_bytes()))
+    };
+    [
+        "text/event-stream",
+        "application/x-ndjson",
+        "application/grpc",
+    ]
+    .into_iter()
+    .any(begins)
 }
 
 /// When a call must be over, and how long it had.
 #[derive(Debug, Clone, Copy)]
-struct Deadline(Option<(Instant, Duration)>);
+struct CallDeadline(Option<(Instant, Duration)>);
 
-impl Deadline {
+impl CallDeadline {
     fn after(limit: Option<Duration>) -> Self {
         Self(limit.map(|limit| (Instant::now() + limit, limit)))
     }
 
-    fn at(self) -> Option<Instant> {
+    fn instant(self) -> Option<Instant> {
         self.0.map(|(at, _)| at)
     }
 }
 
 /// Dropping the mode's work at the deadline kills the call's process or closes its connection.
-async fn within(
-    deadline: Deadline,
-    mode: &Mode,
-    request: Request<Arrival>,
-    began: Instant,
-) -> Result<Answer, PlatformError> {
-    let upload = Upload::default();
-    let work = mode.answer(Call { request, began, upload: upload.clone() });
-    let Some((at, limit)) = deadline.0 else { return work.await };
-    timeout_at(at, work).await.unwrap_or_else(|_| Err(late(limit, upload.is_awaited())))
+async fn run_until_deadline(
+    deadline: CallDeadline,
+    mode: &ModeHandler,
+    request: Request<IncomingBody>,
+    started_at: Instant,
+) -> Result<ModeResponse, PlatformError> {
+    let upload = UploadState::default();
+    let work = mode.handle_call(ModeCall {
+        request,
+        started_at: started_at,
+        upload: upload.clone(),
+    });
+    let Some((at, limit)) = deadline.0 else {
+        return work.await;
+    };
+    timeout_at(at, work)
+        .await
+        .unwrap_or_else(|_| Err(deadline_error(limit, upload.is_awaited())))
 }
 
 /// Whose fault it is that a call's time is over: the caller's, while the call waits for the rest of its body.
-fn late(limit: Duration, awaited: bool) -> PlatformError {
-    let limit = duration::format(limit);
+fn deadline_error(limit: Duration, awaited: bool) -> PlatformError {
+    let limit = duration::format_duration(limit);
     let fault = match awaited {
-        true => error(Reason::SlowRequest, format!("the request's body did not arrive whole within {limit}")),
-        false => error(Reason::ExecTimeout, format!("the function did not answer within {limit}")),
+        true => watchdog_error(
+            Reason::SlowRequest,
+            format!("the request's body did not arrive whole within {limit}"),
+        ),
+        false => watchdog_error(
+            Reason::ExecTimeout,
+            format!("the function did not answer within {limit}"),
+        ),
     };
     fault.governed_by("exec_timeout")
 }
 
 /// Completes the call when the answer's body is gone.
-fn attach(mut completion: Completion, response: Response<Body>, deadline: Option<Instant>) -> Response<Body> {
+fn complete_with_body(
+    mut completion: CallCompletion,
+    response: Response<WatchdogBody>,
+    deadline: Option<Instant>,
+) -> Response<WatchdogBody> {
     completion.code = response.status().as_u16();
-    response.map(|body| body.until(deadline, completion))
+    response.map(|body| body.with_completion(deadline, completion))
 }
 
 /// The answer for a call that was refused: counted by its status in HTTP, in whatever words the caller reads it.
-fn refuse(completion: Completion, error: &PlatformError, grpc: bool) -> Response<Body> {
-    let response = attach(completion, refusal::answer(error), None);
-    if grpc { refusal::in_grpc(response, error) } else { response }
+fn refuse_call(
+    completion: CallCompletion,
+    error: &PlatformError,
+    grpc: bool,
+) -> Response<WatchdogBody> {
+    let response = complete_with_body(completion, errors::error_response(error), None);
+    if grpc {
+        errors::grpc_error_response(response, error)
+    } else {
+        response
+    }
 }
 
 /// The answer of the metrics port.
-pub(crate) fn show_metrics(app: &App, request: &Request<Incoming>) -> Result<Response<Body>, Infallible> {
+pub(crate) fn metrics_response(
+    app: &WatchdogState,
+    request: &Request<Incoming>,
+) -> Result<Response<WatchdogBody>, Infallible> {
     if request.uri().path() != "/metrics" {
-        return Ok(refusal::answer(&error(Reason::NotFound, "only /metrics is here")));
+        return Ok(errors::error_response(&watchdog_error(
+            Reason::NotFound,
+            "only /metrics is here",
+        )));
     }
-    let mut response = Response::new(Body::from(app.metrics.text()));
-    let openmetrics = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    let mut response = Response::new(WatchdogBody::from(app.metrics.encode_text()));
+    let openmetrics =
+        HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, openmetrics);
     Ok(response)
 }
@@ -199,13 +276,26 @@ mod tests {
 
     #[test]
     fn streams_are_known_by_their_content_type() {
-        let endless =
-            |kind: &'static str| is_endless(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]));
-        for kind in ["text/event-stream", "Text/Event-Stream; charset=utf-8", "application/x-ndjson"] {
+        let endless = |kind: &'static str| {
+            is_endless(&HeaderMap::from_iter([(
+                CONTENT_TYPE,
+                HeaderValue::from_static(kind),
+            )]))
+        };
+        for kind in [
+            "text/event-stream",
+            "Text/Event-Stream; charset=utf-8",
+            "application/x-ndjson",
+        ] {
             assert!(endless(kind), "{kind}");
         }
         assert!(endless("application/grpc") && endless("application/grpc+proto"));
-        assert!(!endless("text/plain") && !endless("application/json") && !endless("") && !endless("text/event"));
+        assert!(
+            !endless("text/plain")
+                && !endless("application/json")
+                && !endless("")
+                && !endless("text/event")
+        );
         assert!(!is_endless(&HeaderMap::new()));
     }
 
@@ -219,6 +309,13 @@ mod tests {
         assert_eq!(limit(Some(30), "10"), Some(10));
         assert_eq!(limit(Some(30), "1m"), Some(30));
         assert_eq!(limit(None, "5s"), Some(5));
-        assert_eq!((limit(Some(30), "soon"), limit(Some(30), "0s"), limit(None, "")), (Some(30), Some(30), None));
+        assert_eq!(
+            (
+                limit(Some(30), "soon"),
+                limit(Some(30), "0s"),
+                limit(None, "")
+            ),
+            (Some(30), Some(30), None)
+        );
     }
 }

@@ -6,39 +6,48 @@ use hyper::upgrade::{OnUpgrade, on};
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
-use crate::completion::Completion;
+use crate::completion::CallCompletion;
 
 /// Both halves of a connection that is about to be upgraded.
 #[derive(Debug)]
-pub(crate) struct Tunnel {
+pub(crate) struct UpgradeTunnel {
     pub(crate) caller: OnUpgrade,
     pub(crate) tenant: OnUpgrade,
 }
 
 /// The caller's half, if the request asks for an upgrade.
-pub(crate) fn wanted<B>(request: &mut Request<B>) -> Option<OnUpgrade> {
+pub(crate) fn requested_upgrade<B>(request: &mut Request<B>) -> Option<OnUpgrade> {
     let headers = request.headers();
-    let words =
-        headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(','));
-    let asks = words.map(str::trim).any(|word| word.eq_ignore_ascii_case("upgrade"));
-    let possible = request.version() == Version::HTTP_11 && headers.contains_key(UPGRADE) && asks;
+    let options = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(','));
+    let names_upgrade = options
+        .map(str::trim)
+        .any(|word| word.eq_ignore_ascii_case("upgrade"));
+    let possible =
+        request.version() == Version::HTTP_11 && headers.contains_key(UPGRADE) && names_upgrade;
     possible.then(|| on(request))
 }
 
-impl Tunnel {
+impl UpgradeTunnel {
     /// The tunnel of an answer with status 101.
-    pub(crate) fn between<B>(caller: OnUpgrade, response: &mut Response<B>) -> Self {
-        Self { caller, tenant: on(response) }
+    pub(crate) fn from_response<B>(caller: OnUpgrade, response: &mut Response<B>) -> Self {
+        Self {
+            caller,
+            tenant: on(response),
+        }
     }
 
     /// Passes bytes. The call counts as in progress all the while; a tunnel has no time limit, a drain ends it.
-    pub(crate) async fn run(self, completion: Completion) {
-        self.pass().await;
+    pub(crate) async fn run(self, completion: CallCompletion) {
+        self.copy_bytes().await;
         drop(completion);
     }
 
     /// Passes bytes until a side has had enough.
-    pub(crate) async fn pass(self) {
+    pub(crate) async fn copy_bytes(self) {
         if let Ok((caller, tenant)) = tokio::try_join!(self.caller, self.tenant) {
             let _ = copy_bidirectional(&mut TokioIo::new(caller), &mut TokioIo::new(tenant)).await;
         }

@@ -15,10 +15,10 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A message's body. Only [`Body::boxed`] allocates.
 #[derive(Debug, Default)]
-pub struct Body(Kind);
+pub struct Body(BodyKind);
 
 #[derive(Debug, Default)]
-enum Kind {
+enum BodyKind {
     #[default]
     Empty,
     Full(Bytes),
@@ -38,21 +38,25 @@ impl Body {
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Self(Kind::Boxed(body.map_err(Into::into).boxed_unsync()))
+        Self(BodyKind::Boxed(body.map_err(Into::into).boxed_unsync()))
     }
 }
 
 impl<T: Into<Bytes>> From<T> for Body {
     fn from(bytes: T) -> Self {
         let bytes = bytes.into();
-        Self(if bytes.is_empty() { Kind::Empty } else { Kind::Full(bytes) })
+        Self(if bytes.is_empty() {
+            BodyKind::Empty
+        } else {
+            BodyKind::Full(bytes)
+        })
     }
 }
 
 impl Body {
     /// What a peer sends, as it arrives.
     pub fn incoming(body: Incoming) -> Self {
-        Self(Kind::Incoming(body))
+        Self(BodyKind::Incoming(body))
     }
 }
 
@@ -60,34 +64,37 @@ impl HttpBody for Body {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut self.0 {
-            Kind::Empty => Poll::Ready(None),
-            Kind::Full(bytes) => {
+            BodyKind::Empty => Poll::Ready(None),
+            BodyKind::Full(bytes) => {
                 let bytes = std::mem::take(bytes);
-                self.0 = Kind::Empty;
+                self.0 = BodyKind::Empty;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
-            Kind::Incoming(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
-            Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
+            BodyKind::Incoming(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            BodyKind::Boxed(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Kind::Empty => true,
-            Kind::Full(_) => false,
-            Kind::Incoming(body) => body.is_end_stream(),
-            Kind::Boxed(body) => body.is_end_stream(),
+            BodyKind::Empty => true,
+            BodyKind::Full(_) => false,
+            BodyKind::Incoming(body) => body.is_end_stream(),
+            BodyKind::Boxed(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Kind::Empty => SizeHint::with_exact(0),
-            Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Incoming(body) => body.size_hint(),
-            Kind::Boxed(body) => body.size_hint(),
+            BodyKind::Empty => SizeHint::with_exact(0),
+            BodyKind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodyKind::Incoming(body) => body.size_hint(),
+            BodyKind::Boxed(body) => body.size_hint(),
         }
     }
 }
@@ -99,14 +106,18 @@ mod tests {
     #[tokio::test]
     async fn every_kind_gives_its_bytes_once() {
         let boxed = Body::boxed(http_body_util::Full::new(Bytes::from_static(b"abc")));
-        for (body, expected) in [(Body::empty(), ""), (Body::from("abc"), "abc"), (boxed, "abc")] {
+        for (body, expected) in [
+            (Body::empty(), ""),
+            (Body::from("abc"), "abc"),
+            (boxed, "abc"),
+        ] {
             assert_eq!(body.size_hint().exact(), Some(expected.len() as u64));
             assert_eq!(body.collect().await.unwrap().to_bytes(), expected);
         }
     }
 
     #[test]
-    fn nothing_is_known_to_be_nothing() {
+    fn an_empty_body_is_at_its_end() {
         assert!(Body::from("").is_end_stream());
         assert!(Body::empty().is_end_stream());
     }

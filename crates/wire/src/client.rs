@@ -1,5 +1,5 @@
 //! Connections to an instance: HTTP/1.1 by default, HTTP/2 for gRPC, without TLS (h2c by prior knowledge, RFC 9113 section 3.3)
-//! or on a stream that has it ([`crate::mutual`]). The task that drives a connection stays on the thread that made it.
+//! or on a stream that has it ([`crate::mtls`]). The task that drives a connection stays on the thread that made it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,18 +12,18 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::BoxError;
-use crate::exec::LocalExec;
-use crate::mutual::DialError;
+use crate::local_executor::LocalExec;
+use crate::mtls::TlsDialError;
 
 /// Largest head of a response, and the most that is read ahead, in bytes. Its header fields are bounded by hyper's own 100:
 /// another number would cost an allocation for each response.
-const BUFFER: usize = 64 * 1024;
+const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Bytes of one stream that may be on the way without being consumed.
-const STREAM_WINDOW: u32 = 1024 * 1024;
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 
 /// Why there is no connection. In every case nothing of the request was sent.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
+pub enum InstanceConnectError {
     /// Refused, unreachable, or out of file descriptors.
     #[error("cannot connect to {addr}: {source}")]
     Io {
@@ -42,7 +42,7 @@ pub enum ConnectError {
     },
     /// No connection with TLS.
     #[error(transparent)]
-    Tls(#[from] DialError),
+    Tls(#[from] TlsDialError),
     /// The peer accepted, but did not speak HTTP.
     #[error("cannot speak HTTP with {addr}: {source}")]
     Http {
@@ -53,42 +53,54 @@ pub enum ConnectError {
     },
 }
 
-async fn connect(addr: SocketAddr, limit: Duration) -> Result<TcpStream, ConnectError> {
+async fn connect_tcp(addr: SocketAddr, limit: Duration) -> Result<TcpStream, InstanceConnectError> {
     let stream = match tokio::time::timeout(limit, TcpStream::connect(addr)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(source)) => return Err(ConnectError::Io { addr, source }),
-        Err(_) => return Err(ConnectError::Timeout { addr, limit }),
+        Ok(Err(source)) => return Err(InstanceConnectError::Io { addr, source }),
+        Err(_) => return Err(InstanceConnectError::Timeout { addr, limit }),
     };
-    stream.set_nodelay(true).map_err(|source| ConnectError::Io { addr, source })?;
+    stream
+        .set_nodelay(true)
+        .map_err(|source| InstanceConnectError::Io { addr, source })?;
     Ok(stream)
 }
 
 /// Opens an HTTP/1.1 connection that can be upgraded. Must run inside a `LocalSet`.
 ///
 /// # Errors
-/// See [`ConnectError`].
-pub async fn http1<B>(addr: SocketAddr, limit: Duration) -> Result<http1::SendRequest<B>, ConnectError>
+/// See [`InstanceConnectError`].
+pub async fn connect_http1<B>(
+    addr: SocketAddr,
+    limit: Duration,
+) -> Result<http1::SendRequest<B>, InstanceConnectError>
 where
     B: Body + 'static,
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    http1_on(connect(addr, limit).await?, addr).await
+    handshake_http1(connect_tcp(addr, limit).await?, addr).await
 }
 
 /// Speaks HTTP/1.1 on a stream from `addr`. Must run inside a `LocalSet`.
 ///
 /// # Errors
-/// [`ConnectError::Http`].
-pub async fn http1_on<S, B>(stream: S, addr: SocketAddr) -> Result<http1::SendRequest<B>, ConnectError>
+/// [`InstanceConnectError::HttpMode`].
+pub async fn handshake_http1<S, B>(
+    stream: S,
+    addr: SocketAddr,
+) -> Result<http1::SendRequest<B>, InstanceConnectError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     B: Body + 'static,
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let handshake = http1::Builder::new().max_buf_size(BUFFER).handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = handshake.map_err(|source| ConnectError::Http { addr, source })?;
+    let handshake = http1::Builder::new()
+        .max_buf_size(MAX_HEAD_BYTES)
+        .handshake(TokioIo::new(stream))
+        .await;
+    let (sender, connection) =
+        handshake.map_err(|source| InstanceConnectError::Http { addr, source })?;
     tokio::task::spawn_local(async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%addr, %error, "connection to an instance ended");
@@ -100,21 +112,27 @@ where
 /// Opens an h2c connection. Must run inside a `LocalSet`.
 ///
 /// # Errors
-/// See [`ConnectError`].
-pub async fn http2<B>(addr: SocketAddr, limit: Duration) -> Result<http2::SendRequest<B>, ConnectError>
+/// See [`InstanceConnectError`].
+pub async fn connect_http2<B>(
+    addr: SocketAddr,
+    limit: Duration,
+) -> Result<http2::SendRequest<B>, InstanceConnectError>
 where
     B: Body + Unpin + 'static,
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    http2_on(connect(addr, limit).await?, addr).await
+    handshake_http2(connect_tcp(addr, limit).await?, addr).await
 }
 
 /// Speaks HTTP/2 on a stream from `addr`. Must run inside a `LocalSet`.
 ///
 /// # Errors
-/// [`ConnectError::Http`].
-pub async fn http2_on<S, B>(stream: S, addr: SocketAddr) -> Result<http2::SendRequest<B>, ConnectError>
+/// [`InstanceConnectError::HttpMode`].
+pub async fn handshake_http2<S, B>(
+    stream: S,
+    addr: SocketAddr,
+) -> Result<http2::SendRequest<B>, InstanceConnectError>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
     B: Body + Unpin + 'static,
@@ -122,11 +140,17 @@ where
     B::Error: Into<BoxError>,
 {
     let mut builder = http2::Builder::new(LocalExec);
-    builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(4 * STREAM_WINDOW);
+    builder
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(4 * STREAM_WINDOW_BYTES);
     builder.timer(hyper_util::rt::TokioTimer::new());
-    builder.keep_alive_interval(Duration::from_secs(20)).max_header_list_size(BUFFER as u32);
-    let (sender, connection) =
-        builder.handshake(TokioIo::new(stream)).await.map_err(|source| ConnectError::Http { addr, source })?;
+    builder
+        .keep_alive_interval(Duration::from_secs(20))
+        .max_header_list_size(MAX_HEAD_BYTES as u32);
+    let (sender, connection) = builder
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|source| InstanceConnectError::Http { addr, source })?;
     tokio::task::spawn_local(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%addr, %error, "HTTP/2 connection to an instance ended");

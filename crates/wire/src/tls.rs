@@ -35,14 +35,14 @@ pub enum TlsError {
 }
 
 /// A certificate chain and its key, as they were read.
-pub struct Pair {
+pub struct CertifiedKeyPair {
     /// The server's own certificate first.
     pub chain: Vec<CertificateDer<'static>>,
     /// Its private key.
     pub key: PrivateKeyDer<'static>,
 }
 
-impl fmt::Debug for Pair {
+impl fmt::Debug for CertifiedKeyPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pair({} certificates)", self.chain.len())
     }
@@ -52,43 +52,57 @@ impl fmt::Debug for Pair {
 ///
 /// # Errors
 /// See [`TlsError`]; every text names the file.
-pub fn read(cert: &Path, key: &Path) -> Result<Pair, TlsError> {
-    let chain = certificates(cert)?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| broken("key", key, &error))?;
-    Ok(Pair { chain, key })
+pub fn read_key_pair(cert: &Path, key: &Path) -> Result<CertifiedKeyPair, TlsError> {
+    let chain = read_chain(cert)?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| file_error("key", key, &error))?;
+    Ok(CertifiedKeyPair { chain, key })
 }
 
 /// Reads a certificate chain and its key. Clients may choose HTTP/2 or HTTP/1.1 (ALPN); TLS 1.2 and 1.3.
 ///
 /// # Errors
 /// See [`TlsError`]; every text names the file.
-pub fn load(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
-    let Pair { chain, key: secret } = read(cert, key)?;
-    let mismatch = |source| TlsError::Mismatch { cert: cert.into(), key: key.into(), source };
+pub fn load_config(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+    let CertifiedKeyPair { chain, key: secret } = read_key_pair(cert, key)?;
+    let mismatch = |source| TlsError::Mismatch {
+        cert: cert.into(),
+        key: key.into(),
+        source,
+    };
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret))
+        .and_then(|builder| {
+            builder
+                .with_no_client_auth()
+                .with_single_cert(chain, secret)
+        })
         .map_err(mismatch)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match read {
-        Ok(chain) if chain.is_empty() => Err(broken("certificate", path, &pem::Error::NoItemsFound)),
+        Ok(chain) if chain.is_empty() => {
+            Err(file_error("certificate", path, &pem::Error::NoItemsFound))
+        }
         Ok(chain) => Ok(chain),
-        Err(error) => Err(broken("certificate", path, &error)),
+        Err(error) => Err(file_error("certificate", path, &error)),
     }
 }
 
-fn broken(what: &'static str, path: &Path, error: &pem::Error) -> TlsError {
+fn file_error(what: &'static str, path: &Path, error: &pem::Error) -> TlsError {
     let why = match error {
         pem::Error::Io(error) => error.to_string(),
         pem::Error::NoItemsFound => format!("it holds no PEM {what}"),
         other => format!("it is not valid PEM: {other}"),
     };
-    TlsError::File { what, path: path.into(), why }
+    TlsError::File {
+        what,
+        path: path.into(),
+        why,
+    }
 }
 
 #[cfg(test)]
@@ -107,11 +121,17 @@ mod tests {
         fs::write(at("other"), other.signing_key.serialize_pem()).unwrap();
         fs::write(at("empty"), "").unwrap();
 
-        assert_eq!(load(&at("cert"), &at("key")).unwrap().alpn_protocols, [&b"h2"[..], b"http/1.1"]);
-        for (cert, key, named) in
-            [("none", "key", "none"), ("empty", "key", "empty"), ("cert", "empty", "empty"), ("cert", "other", "other")]
-        {
-            let error = load(&at(cert), &at(key)).unwrap_err().to_string();
+        assert_eq!(
+            load_config(&at("cert"), &at("key")).unwrap().alpn_protocols,
+            [&b"h2"[..], b"http/1.1"]
+        );
+        for (cert, key, named) in [
+            ("none", "key", "none"),
+            ("empty", "key", "empty"),
+            ("cert", "empty", "empty"),
+            ("cert", "other", "other"),
+        ] {
+            let error = load_config(&at(cert), &at(key)).unwrap_err().to_string();
             assert!(error.contains(&at(named).display().to_string()), "{error}");
         }
     }

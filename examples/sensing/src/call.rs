@@ -39,28 +39,48 @@ impl Calls {
     pub(crate) fn from_environment() -> Self {
         let direct = std::env::var("SENSING_DIRECT").unwrap_or_default();
         let direct = direct.split(',').filter_map(|pair| pair.split_once('='));
-        Self { direct: direct.map(|(name, addr)| (name.to_owned(), addr.to_owned())).collect(), ..Self::default() }
+        Self {
+            direct: direct
+                .map(|(name, addr)| (name.to_owned(), addr.to_owned()))
+                .collect(),
+            ..Self::default()
+        }
     }
 
     /// Calls and waits for the answer.
     pub(crate) async fn call(&self, name: &str, body: Bytes) -> Result<Bytes, Fault> {
         let (status, body) = match self.direct.get(name) {
-            Some(to) => self.straight(to, body).await.map_err(|error| (502, format!("{name}: {error}")))?,
+            Some(to) => self
+                .straight(to, body)
+                .await
+                .map_err(|error| (502, format!("{name}: {error}")))?,
             None => {
-                let answer = nearpath::call(name, body).await.map_err(|error| (502, error.to_string()))?;
+                let answer = nearpath::call(name, body)
+                    .await
+                    .map_err(|error| (502, error.to_string()))?;
                 (answer.status(), answer.into_body().into())
             }
         };
-        if status == 200 { Ok(body) } else { Err((status, String::from_utf8_lossy(&body).into_owned())) }
+        if status == 200 {
+            Ok(body)
+        } else {
+            Err((status, String::from_utf8_lossy(&body).into_owned()))
+        }
     }
 
     async fn straight(&self, to: &str, body: Bytes) -> Result<(u16, Bytes), Trouble> {
         let mut sender = self.connection(to).await?;
-        let request = Request::post("/").header("host", to).header("content-type", "application/json");
+        let request = Request::post("/")
+            .header("host", to)
+            .header("content-type", "application/json");
         let answer = sender.send_request(request.body(Full::new(body))?).await?;
         let status = answer.status().as_u16();
         let body = answer.into_body().collect().await?.to_bytes();
-        self.idle.borrow_mut().entry(to.to_owned()).or_default().push(sender);
+        self.idle
+            .borrow_mut()
+            .entry(to.to_owned())
+            .or_default()
+            .push(sender);
         Ok((status, body))
     }
 

@@ -44,7 +44,8 @@ impl Role {
                 Ok(write(&decision))
             }
             Self::Detection => {
-                let visit = parking::detect(body).ok_or((400, "no picture of a parking spot".to_owned()))?;
+                let visit = parking::detect(body)
+                    .ok_or((400, "no picture of a parking spot".to_owned()))?;
                 station("detection", visit, calls).await
             }
             Self::Station(name) => station(name, read(body)?, calls).await,
@@ -74,5 +75,7 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
 }
 
 fn write(what: &impl Serialize) -> Bytes {
-    serde_json::to_vec(what).expect("plain fields become JSON").into()
+    serde_json::to_vec(what)
+        .expect("plain fields become JSON")
+        .into()
 }

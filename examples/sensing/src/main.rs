@@ -14,8 +14,14 @@ use nearpath::Request;
 use crate::call::Calls;
 
 fn main() -> ExitCode {
-    let Some(role) = std::env::args().nth(1).as_deref().and_then(function::Role::named) else {
-        eprintln!("which function? sensing sensor|actuator|detection|search|index|persist|charging");
+    let Some(role) = std::env::args()
+        .nth(1)
+        .as_deref()
+        .and_then(function::Role::named)
+    else {
+        eprintln!(
+            "which function? sensing sensor|actuator|detection|search|index|persist|charging"
+        );
         return ExitCode::from(2);
     };
     let shared = Rc::new((role, Calls::from_environment()));

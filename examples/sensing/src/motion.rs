@@ -45,14 +45,20 @@ pub struct Decision {
 impl Event {
     /// From one half on somebody is there; below, it was the wind.
     pub fn sight(self) -> Sighting {
-        Sighting { sensor: self.sensor, present: self.confidence >= 50 }
+        Sighting {
+            sensor: self.sensor,
+            present: self.confidence >= 50,
+        }
     }
 }
 
 impl Sighting {
     /// Light where somebody is.
     pub fn decide(self) -> Decision {
-        Decision { lamp: self.sensor, on: self.present }
+        Decision {
+            lamp: self.sensor,
+            on: self.present,
+        }
     }
 }
 
@@ -71,14 +77,23 @@ impl Default for Shape {
     /// As it is in a building: 30 s to 5 min of nothing, then 2 to 8 events, 2 to 3 s apart.
     fn default() -> Self {
         let seconds = |low, high| (Duration::from_secs(low), Duration::from_secs(high));
-        Self { gap: seconds(30, 300), within: seconds(2, 3), run: (2, 8) }
+        Self {
+            gap: seconds(30, 300),
+            within: seconds(2, 3),
+            run: (2, 8),
+        }
     }
 }
 
 impl Shape {
     /// All times divided by `by`, which is at least 1: the same trace, faster.
     pub fn compressed(mut self, by: u32) -> Self {
-        for time in [&mut self.gap.0, &mut self.gap.1, &mut self.within.0, &mut self.within.1] {
+        for time in [
+            &mut self.gap.0,
+            &mut self.gap.1,
+            &mut self.within.0,
+            &mut self.within.1,
+        ] {
             *time /= by;
         }
         self
@@ -92,11 +107,19 @@ pub fn events(seed: u64, shape: Shape, length: Duration) -> Vec<Event> {
         at += millis(&mut dice, shape.gap);
         let sensor = dice.between(0, 50) as u16;
         for place in 0..dice.between(shape.run.0, shape.run.1 + 1) {
-            at += if place > 0 { millis(&mut dice, shape.within) } else { 0 };
+            at += if place > 0 {
+                millis(&mut dice, shape.within)
+            } else {
+                0
+            };
             if Duration::from_millis(at) >= length {
                 return events;
             }
-            events.push(Event { sensor, at_ms: at, confidence: dice.between(0, 101) as u8 });
+            events.push(Event {
+                sensor,
+                at_ms: at,
+                confidence: dice.between(0, 101) as u8,
+            });
         }
     }
 }
@@ -114,7 +137,15 @@ mod tests {
 
     #[test]
     fn half_sure_is_sure_enough() {
-        let decide = |confidence| Event { sensor: 7, at_ms: 0, confidence }.sight().decide();
+        let decide = |confidence| {
+            Event {
+                sensor: 7,
+                at_ms: 0,
+                confidence,
+            }
+            .sight()
+            .decide()
+        };
         assert_eq!(decide(50), Decision { lamp: 7, on: true });
         assert_eq!(decide(49), Decision { lamp: 7, on: false });
     }

@@ -59,7 +59,7 @@ impl Visit {
         !self.plate.is_multiple_of(10)
     }
 
-    /// Whom `function` calls next; `None`: the chain ends.
+    /// Whom `function` calls next; `NoConnection`: the chain ends.
     pub fn next(&self, function: &str) -> Option<&'static str> {
         match function {
             "detection" => Some("search"),
@@ -80,7 +80,9 @@ impl Visit {
 /// The plates of one burst, one a spot; the same for the same seed and number of the burst. One of ten is new, by chance.
 pub fn plates(seed: u64, burst: u64) -> Vec<u32> {
     let mut dice = Dice::new(seed ^ burst.wrapping_mul(0x2545_f491_4f6c_dd1d));
-    (0..SPOTS).map(|_| dice.between(1, 1 << 31) as u32).collect()
+    (0..SPOTS)
+        .map(|_| dice.between(1, 1 << 31) as u32)
+        .collect()
 }
 
 /// A picture of a car with this plate: noise, and the plate's bits as bars in the upper half.
@@ -96,16 +98,24 @@ pub fn picture(seed: u64, plate: u32) -> Vec<u8> {
     picture
 }
 
-/// Reads the plate. `None`: this is no such picture.
+/// Reads the plate. `NoConnection`: this is no such picture.
 pub fn detect(picture: &[u8]) -> Option<Visit> {
-    let pixels = picture.strip_prefix(HEAD).filter(|pixels| pixels.len() == WIDTH * HEIGHT)?;
+    let pixels = picture
+        .strip_prefix(HEAD)
+        .filter(|pixels| pixels.len() == WIDTH * HEIGHT)?;
     let wide = WIDTH / BITS;
     let bit = |bit: usize| {
         let rows = pixels.chunks(WIDTH).take(HEIGHT / 2);
-        let sum: usize = rows.flat_map(|row| &row[bit * wide..(bit + 1) * wide]).map(|pixel| usize::from(*pixel)).sum();
+        let sum: usize = rows
+            .flat_map(|row| &row[bit * wide..(bit + 1) * wide])
+            .map(|pixel| usize::from(*pixel))
+            .sum();
         u32::from(sum > 128 * wide * HEIGHT / 2) << bit
     };
-    Some(Visit { plate: (0..BITS).map(bit).sum(), route: Vec::new() })
+    Some(Visit {
+        plate: (0..BITS).map(bit).sum(),
+        route: Vec::new(),
+    })
 }
 
 #[cfg(test)]
@@ -115,9 +125,18 @@ mod tests {
 
     #[test]
     fn both_routes() {
-        let route = |plate| Visit { plate, route: Vec::new() }.whole_route();
+        let route = |plate| {
+            Visit {
+                plate,
+                route: Vec::new(),
+            }
+            .whole_route()
+        };
         assert_eq!(route(31), ["detection", "search", "charging"]);
-        assert_eq!(route(30), ["detection", "search", "index", "persist", "charging"]);
+        assert_eq!(
+            route(30),
+            ["detection", "search", "index", "persist", "charging"]
+        );
     }
 
     #[test]

@@ -30,7 +30,12 @@ enum AnswerBody {
 
 impl CAnswer {
     pub(crate) fn new(party: *const CEndpoint) -> Self {
-        Self { status: 200, head: HeaderFields::default(), body: AnswerBody::Whole(CallBody::default()), party }
+        Self {
+            status: 200,
+            head: HeaderFields::default(),
+            body: AnswerBody::Whole(CallBody::default()),
+            party,
+        }
     }
 
     pub(crate) fn into_response(self) -> Response {
@@ -38,7 +43,9 @@ impl CAnswer {
             AnswerBody::Whole(payload) => payload,
             AnswerBody::Written(written) => written.into(),
         };
-        Response::new(body).with_status(self.status).with_head(self.head)
+        Response::new(body)
+            .with_status(self.status)
+            .with_head(self.head)
     }
 }
 
@@ -60,18 +67,34 @@ pub unsafe extern "C" fn np_answer_header(
     bytes: usize,
 ) -> CCode {
     // SAFETY: NULL, or as the header says.
-    let (answer, name, value) =
-        unsafe { (answer.as_mut(), conversion::text_from_c(name), conversion::bytes_from_c(value, bytes)) };
-    let (Some(answer), Some(name), Some(value)) = (answer, name, value) else { return MISUSE };
-    answer.head.push_field(name, value).map_or_else(|error| code::error_code(&error), |()| OK)
+    let (answer, name, value) = unsafe {
+        (
+            answer.as_mut(),
+            conversion::text_from_c(name),
+            conversion::bytes_from_c(value, bytes),
+        )
+    };
+    let (Some(answer), Some(name), Some(value)) = (answer, name, value) else {
+        return MISUSE;
+    };
+    answer
+        .head
+        .push_field(name, value)
+        .map_or_else(|error| code::error_code(&error), |()| OK)
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_answer_body(answer: *mut CAnswer, body: *const c_void, bytes: usize) -> CCode {
+pub unsafe extern "C" fn np_answer_body(
+    answer: *mut CAnswer,
+    body: *const c_void,
+    bytes: usize,
+) -> CCode {
     // SAFETY: NULL, or as the header says.
     let (answer, body) = unsafe { (answer.as_mut(), conversion::bytes_from_c(body, bytes)) };
-    let Some((answer, body)) = answer.zip(body) else { return MISUSE };
+    let Some((answer, body)) = answer.zip(body) else {
+        return MISUSE;
+    };
     answer.body = AnswerBody::Whole(Bytes::copy_from_slice(body).into());
     OK
 }
@@ -87,7 +110,9 @@ pub unsafe extern "C" fn np_answer_body_owned(
 ) -> CCode {
     let body = BorrowedBytes::new(body, bytes, release, context).into_bytes();
     // SAFETY: NULL, or the answer of a handler that runs.
-    let Some((answer, body)) = unsafe { answer.as_mut() }.zip(body) else { return MISUSE };
+    let Some((answer, body)) = unsafe { answer.as_mut() }.zip(body) else {
+        return MISUSE;
+    };
     answer.body = AnswerBody::Whole(body.into());
     OK
 }
@@ -96,10 +121,16 @@ pub unsafe extern "C" fn np_answer_body_owned(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_answer_begin(answer: *mut CAnswer, bytes: usize) -> *mut c_void {
     // SAFETY: NULL, or the answer of a handler that runs.
-    let Some(answer) = (unsafe { answer.as_mut() }) else { return std::ptr::null_mut() };
+    let Some(answer) = (unsafe { answer.as_mut() }) else {
+        return std::ptr::null_mut();
+    };
     // SAFETY: the endpoint that serves; it lives while the handler runs.
-    let Some(party) = (unsafe { answer.party.as_ref() }) else { return std::ptr::null_mut() };
-    let Some(mut draft) = party.draft_body(bytes) else { return std::ptr::null_mut() };
+    let Some(party) = (unsafe { answer.party.as_ref() }) else {
+        return std::ptr::null_mut();
+    };
+    let Some(mut draft) = party.draft_body(bytes) else {
+        return std::ptr::null_mut();
+    };
     let place = draft.as_mut_ptr().cast();
     answer.body = AnswerBody::Written(draft);
     place
@@ -111,7 +142,9 @@ pub unsafe extern "C" fn np_answer_draft(answer: *mut CAnswer, draft: *mut CDraf
     // SAFETY: NULL, or from `np_draft_begin` and not given back.
     let draft = unsafe { CDraft::take_draft(draft) };
     // SAFETY: NULL, or the answer of a handler that runs.
-    let Some((answer, draft)) = unsafe { answer.as_mut() }.zip(draft) else { return MISUSE };
+    let Some((answer, draft)) = unsafe { answer.as_mut() }.zip(draft) else {
+        return MISUSE;
+    };
     answer.body = AnswerBody::Whole(draft.into());
     OK
 }
@@ -125,7 +158,9 @@ pub unsafe extern "C" fn np_answer_reply(answer: *mut CAnswer, reply: *mut CRepl
     // SAFETY: from `Box::into_raw` in this library, and not freed before.
     let reply = unsafe { Box::from_raw(reply) };
     // SAFETY: NULL, or the answer of a handler that runs.
-    let Some(answer) = (unsafe { answer.as_mut() }) else { return MISUSE };
+    let Some(answer) = (unsafe { answer.as_mut() }) else {
+        return MISUSE;
+    };
     answer.status = reply.0.status();
     answer.body = AnswerBody::Whole(reply.0.into_body());
     OK
@@ -145,10 +180,16 @@ unsafe fn endpoint_and_answer<'a>(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_answer_open(party: *mut CEndpoint, answer: *mut CAnswer) -> CCode {
     // SAFETY: as the header says.
-    let Some((party, answer)) = (unsafe { endpoint_and_answer(party, answer) }) else { return MISUSE };
+    let Some((party, answer)) = (unsafe { endpoint_and_answer(party, answer) }) else {
+        return MISUSE;
+    };
     let head = std::mem::replace(answer, CAnswer::new(answer.party)).into_response();
     let begun = party.with_current(|party| Ok(party.begin_response(head)));
-    if matches!(begun, Ok(Ok(()))) { OK } else { UNWANTED }
+    if matches!(begun, Ok(Ok(()))) {
+        OK
+    } else {
+        UNWANTED
+    }
 }
 
 /// See `nearpath.h`.
@@ -160,18 +201,31 @@ pub unsafe extern "C" fn np_answer_write(
     bytes: usize,
 ) -> CCode {
     // SAFETY: as the header says.
-    let (both, piece) = unsafe { (endpoint_and_answer(party, answer), conversion::bytes_from_c(piece, bytes)) };
-    let (Some((party, _)), Some(piece)) = (both, piece) else { return MISUSE };
+    let (both, piece) = unsafe {
+        (
+            endpoint_and_answer(party, answer),
+            conversion::bytes_from_c(piece, bytes),
+        )
+    };
+    let (Some((party, _)), Some(piece)) = (both, piece) else {
+        return MISUSE;
+    };
     let piece = Bytes::copy_from_slice(piece);
     let written = party.with_current(|party| Ok(party.write_response(piece)));
-    if matches!(written, Ok(Ok(()))) { OK } else { UNWANTED }
+    if matches!(written, Ok(Ok(()))) {
+        OK
+    } else {
+        UNWANTED
+    }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_answer_finish(party: *mut CEndpoint, answer: *mut CAnswer) -> CCode {
     // SAFETY: as the header says.
-    let Some((party, _)) = (unsafe { endpoint_and_answer(party, answer) }) else { return MISUSE };
+    let Some((party, _)) = (unsafe { endpoint_and_answer(party, answer) }) else {
+        return MISUSE;
+    };
     let finished = party.with_current(|party| {
         party.finish_response();
         Ok(())

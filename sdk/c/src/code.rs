@@ -33,7 +33,9 @@ pub(crate) fn error_code(error: &Error) -> CCode {
 }
 
 fn kind_code(kind: &ErrorKind) -> CCode {
-    let at = NAMES.iter().position(|name| name.to_bytes() == kind.code_name().as_bytes());
+    let at = NAMES
+        .iter()
+        .position(|name| name.to_bytes() == kind.code_name().as_bytes());
     at.map_or(MISUSE, |at| at as CCode)
 }
 

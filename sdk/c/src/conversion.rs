@@ -45,8 +45,18 @@ unsafe impl Send for BorrowedBytes {}
 
 impl BorrowedBytes {
     /// Takes the bytes over at once, so that they are released in any case.
-    pub(crate) fn new(data: *const c_void, bytes: usize, release: ReleaseFn, context: *mut c_void) -> Self {
-        Self { data, bytes, release, context }
+    pub(crate) fn new(
+        data: *const c_void,
+        bytes: usize,
+        release: ReleaseFn,
+        context: *mut c_void,
+    ) -> Self {
+        Self {
+            data,
+            bytes,
+            release,
+            context,
+        }
     }
 
     /// Converts to bytes; none for a NULL pointer with a length.

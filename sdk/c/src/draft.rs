@@ -27,13 +27,19 @@ impl CDraft {
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_draft_begin(party: *mut CEndpoint, bytes: usize, place: *mut *mut c_void) -> *mut CDraft {
+pub unsafe extern "C" fn np_draft_begin(
+    party: *mut CEndpoint,
+    bytes: usize,
+    place: *mut *mut c_void,
+) -> *mut CDraft {
     // SAFETY: NULL or from `np_join`.
     let party = unsafe { party.as_ref() }.filter(|_| !place.is_null());
     let draft = party.and_then(|party| party.draft_body(bytes));
     let mut draft = draft.map(|draft| Box::new(CDraft(draft)));
     if !place.is_null() {
-        let written = draft.as_mut().map_or(std::ptr::null_mut(), |draft| draft.0.as_mut_ptr().cast());
+        let written = draft
+            .as_mut()
+            .map_or(std::ptr::null_mut(), |draft| draft.0.as_mut_ptr().cast());
         // SAFETY: not NULL, and the header says that it can be written.
         unsafe { place.write(written) };
     }
@@ -69,7 +75,8 @@ pub unsafe extern "C" fn np_call_draft(
     let (draft, wished) = unsafe { (CDraft::take_draft(draft), call_arguments(party, name, ask)) };
     let called = wished.and_then(|wish| {
         let draft = draft.ok_or_else(|| wish.party.record_misuse("the draft is NULL"))?;
-        wish.party.with_current(|party| party.call(wish.name, draft, &wish.ask))
+        wish.party
+            .with_current(|party| party.call(wish.name, draft, &wish.ask))
     });
     // SAFETY: as the header says.
     unsafe { write_result(called.map(CReply), reply) }
@@ -88,7 +95,8 @@ pub unsafe extern "C" fn np_begin_draft(
     let (draft, wished) = unsafe { (CDraft::take_draft(draft), call_arguments(party, name, ask)) };
     let begun = wished.and_then(|wish| {
         let draft = draft.ok_or_else(|| wish.party.record_misuse("the draft is NULL"))?;
-        wish.party.with_current(|party| party.begin_call(wish.name, draft, &wish.ask))
+        wish.party
+            .with_current(|party| party.begin_call(wish.name, draft, &wish.ask))
     });
     // SAFETY: as the header says.
     unsafe { write_result(begun.map(|begun| CPending(Some(begun))), pending) }
@@ -105,8 +113,14 @@ pub unsafe extern "C" fn np_notify_draft(
     // SAFETY: as the header says.
     let (draft, wished) = unsafe { (CDraft::take_draft(draft), call_arguments(party, name, ask)) };
     let Some(draft) = draft else {
-        return wished.map_or_else(|code| code, |wish| wish.party.record_misuse("the draft is NULL"));
+        return wished.map_or_else(
+            |code| code,
+            |wish| wish.party.record_misuse("the draft is NULL"),
+        );
     };
-    let sent = wished.and_then(|wish| wish.party.with_current(|party| party.send_event(wish.name, draft, &wish.ask)));
+    let sent = wished.and_then(|wish| {
+        wish.party
+            .with_current(|party| party.send_event(wish.name, draft, &wish.ask))
+    });
     sent.map_or_else(|code| code, |()| OK)
 }

@@ -23,13 +23,19 @@ pub struct CEndpoint {
 }
 
 /// `np_handler`.
-pub type CHandler = Option<unsafe extern "C" fn(*mut CEndpoint, *const CRequest, *mut CAnswer, *mut c_void)>;
+pub type CHandler =
+    Option<unsafe extern "C" fn(*mut CEndpoint, *const CRequest, *mut CAnswer, *mut c_void)>;
 
 impl CEndpoint {
     /// Creates an endpoint for a running handler.
     fn for_handler(party: *mut ThreadEndpoint) -> Self {
         let (error, retry) = (RefCell::default(), Cell::new(false));
-        Self { current: Cell::new(party), serving: Cell::new(true), error, retry }
+        Self {
+            current: Cell::new(party),
+            serving: Cell::new(true),
+            error,
+            retry,
+        }
     }
 
     /// Runs `work` with the endpoint and records a failure.
@@ -45,7 +51,9 @@ impl CEndpoint {
 
     /// Returns memory for a body; none when the process is out of memory.
     pub(crate) fn draft_body(&self, bytes: usize) -> Option<BodyDraft> {
-        let draft = self.with_current(|party| Ok(party.draft_body_in_slot(bytes))).ok()?;
+        let draft = self
+            .with_current(|party| Ok(party.draft_body_in_slot(bytes)))
+            .ok()?;
         draft.or_else(|| private_draft(bytes))
     }
 
@@ -114,7 +122,10 @@ pub struct CServing {
 const STREAM_FLAG: u32 = 1;
 
 /// A handler function of C with its `user` pointer.
-struct HandlerCall(unsafe extern "C" fn(*mut CEndpoint, *const CRequest, *mut CAnswer, *mut c_void), *mut c_void);
+struct HandlerCall(
+    unsafe extern "C" fn(*mut CEndpoint, *const CRequest, *mut CAnswer, *mut c_void),
+    *mut c_void,
+);
 
 // SAFETY: the header says that with several threads both are used on all of them.
 unsafe impl Sync for HandlerCall {}
@@ -130,7 +141,11 @@ impl HandlerCall {
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_serve(party: *mut CEndpoint, handler: CHandler, user: *mut c_void) -> CCode {
+pub unsafe extern "C" fn np_serve(
+    party: *mut CEndpoint,
+    handler: CHandler,
+    user: *mut c_void,
+) -> CCode {
     // SAFETY: as the header says.
     unsafe { np_serve_with(party, std::ptr::null(), handler, user) }
 }
@@ -145,7 +160,9 @@ pub unsafe extern "C" fn np_serve_with(
 ) -> CCode {
     // SAFETY: NULL, or as the header says.
     let (of_c, how) = unsafe { (party.as_ref(), how.as_ref()) };
-    let (Some(of_c), Some(handler)) = (of_c, handler) else { return MISUSE };
+    let (Some(of_c), Some(handler)) = (of_c, handler) else {
+        return MISUSE;
+    };
     if how.is_some_and(|how| how.size < size_of::<CServing>()) {
         return of_c.record_misuse("np_serving.size is too small: begin with NP_SERVING");
     }
@@ -157,7 +174,10 @@ pub unsafe extern "C" fn np_serve_with(
     let inner = unsafe { &mut *before };
     inner.set_streaming(how.is_some_and(|how| how.flags & STREAM_FLAG != 0));
     let handling = HandlerCall(handler, user);
-    let served = match how.and_then(|how| NonZeroUsize::new(how.threads as usize)).filter(|count| count.get() > 1) {
+    let served = match how
+        .and_then(|how| NonZeroUsize::new(how.threads as usize))
+        .filter(|count| count.get() > 1)
+    {
         None => inner.serve_calls(|inner, request| {
             of_c.current.set(inner);
             handling.run_handler(party, request)
@@ -180,7 +200,9 @@ pub unsafe extern "C" fn np_serve_with(
 pub unsafe extern "C" fn np_error(party: *const CEndpoint) -> *const c_char {
     // SAFETY: NULL or from `np_join`.
     let party = unsafe { party.as_ref() };
-    party.map_or(c"the party is NULL".as_ptr(), |party| party.error.borrow().as_ptr())
+    party.map_or(c"the party is NULL".as_ptr(), |party| {
+        party.error.borrow().as_ptr()
+    })
 }
 
 /// See `nearpath.h`.

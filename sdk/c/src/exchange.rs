@@ -66,8 +66,15 @@ pub unsafe extern "C" fn np_open(
 ) -> CCode {
     // SAFETY: as the header says.
     let opened = unsafe { call_arguments(party, name, ask) };
-    let opened = opened.and_then(|wish| wish.party.with_current(|party| party.open_call(wish.name, &wish.ask)));
-    let made = opened.map(|exchange| CExchange { exchange, reply: None, part: Bytes::new() });
+    let opened = opened.and_then(|wish| {
+        wish.party
+            .with_current(|party| party.open_call(wish.name, &wish.ask))
+    });
+    let made = opened.map(|exchange| CExchange {
+        exchange,
+        reply: None,
+        part: Bytes::new(),
+    });
     // SAFETY: as the header says.
     unsafe { write_result(made, exchange) }
 }
@@ -81,18 +88,31 @@ pub unsafe extern "C" fn np_write(
     bytes: usize,
 ) -> CCode {
     // SAFETY: as the header says.
-    let (both, piece) = unsafe { (endpoint_and_exchange(party, exchange), conversion::bytes_from_c(piece, bytes)) };
-    let (Some((party, of_c)), Some(piece)) = (both, piece) else { return MISUSE };
+    let (both, piece) = unsafe {
+        (
+            endpoint_and_exchange(party, exchange),
+            conversion::bytes_from_c(piece, bytes),
+        )
+    };
+    let (Some((party, of_c)), Some(piece)) = (both, piece) else {
+        return MISUSE;
+    };
     let piece = Bytes::copy_from_slice(piece);
     let written = party.with_current(|party| Ok(party.write_chunk(&mut of_c.exchange, piece)));
-    if matches!(written, Ok(Ok(()))) { OK } else { UNWANTED }
+    if matches!(written, Ok(Ok(()))) {
+        OK
+    } else {
+        UNWANTED
+    }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_finish(party: *mut CEndpoint, exchange: *mut CExchange) -> CCode {
     // SAFETY: as the header says.
-    let Some((party, of_c)) = (unsafe { endpoint_and_exchange(party, exchange) }) else { return MISUSE };
+    let Some((party, of_c)) = (unsafe { endpoint_and_exchange(party, exchange) }) else {
+        return MISUSE;
+    };
     let finished = party.with_current(|party| {
         party.finish_body(&mut of_c.exchange);
         Ok(())
@@ -109,7 +129,9 @@ pub unsafe extern "C" fn np_next(
     step: *mut CStep,
 ) -> CCode {
     // SAFETY: as the header says.
-    let Some((party, of_c)) = (unsafe { endpoint_and_exchange(party, exchange) }) else { return MISUSE };
+    let Some((party, of_c)) = (unsafe { endpoint_and_exchange(party, exchange) }) else {
+        return MISUSE;
+    };
     if step.is_null() {
         return party.record_misuse("the step is NULL");
     }
@@ -133,7 +155,10 @@ pub unsafe extern "C" fn np_exchange_reply(exchange: *const CExchange) -> *const
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_exchange_part(exchange: *const CExchange, bytes: *mut usize) -> *const c_void {
+pub unsafe extern "C" fn np_exchange_part(
+    exchange: *const CExchange,
+    bytes: *mut usize,
+) -> *const c_void {
     // SAFETY: NULL, or from `np_open` and not closed; `bytes` can be written.
     unsafe { conversion::write_length(exchange.as_ref().map(|of_c| of_c.part.as_ref()), bytes) }
 }
@@ -160,7 +185,12 @@ pub unsafe extern "C" fn np_reply_part(
         }
     }
     // SAFETY: not NULL, and the header says that both can be written; the exchange is there, `np_next` has used it.
-    unsafe { part.write(conversion::write_length((step == PART).then(|| (*exchange).part.as_ref()), bytes)) };
+    unsafe {
+        part.write(conversion::write_length(
+            (step == PART).then(|| (*exchange).part.as_ref()),
+            bytes,
+        ))
+    };
     OK
 }
 

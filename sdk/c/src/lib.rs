@@ -5,7 +5,10 @@
 //! results stay on one thread (`docs/adr/0012-one-abi-for-the-sdks.md`). A panic aborts the process instead of unwinding into C.
 #![allow(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
-#![allow(clippy::missing_safety_doc, reason = "the rules above hold for every function; the header tells the rest")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the rules above hold for every function; the header tells the rest"
+)]
 
 mod answer;
 mod call;

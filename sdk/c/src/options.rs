@@ -44,9 +44,13 @@ pub(crate) enum BadOptions {
 /// NULL, or the options and all they point to stay unchanged during the call.
 pub(crate) unsafe fn read_options(ask: *const CCallOptions) -> Result<CallOptions, BadOptions> {
     // SAFETY: NULL or valid, as the caller says.
-    let Some(of_c) = (unsafe { ask.as_ref() }) else { return Ok(CallOptions::default()) };
+    let Some(of_c) = (unsafe { ask.as_ref() }) else {
+        return Ok(CallOptions::default());
+    };
     if of_c.size < size_of::<CCallOptions>() {
-        return Err(BadOptions::Misuse("np_ask.size is too small: begin with NP_ASK"));
+        return Err(BadOptions::Misuse(
+            "np_ask.size is too small: begin with NP_ASK",
+        ));
     }
     let mut ask = CallOptions::default();
     // SAFETY: both are NULL or text, as the caller says.
@@ -60,16 +64,30 @@ pub(crate) unsafe fn read_options(ask: *const CCallOptions) -> Result<CallOption
         // SAFETY: not NULL, and as many as the caller says.
         let field = unsafe { &*of_c.fields.add(at) };
         // SAFETY: the field's name and value are valid, as the caller says.
-        let (name, value) =
-            unsafe { (conversion::text_from_c(field.name), conversion::bytes_from_c(field.value, field.bytes)) };
-        let (name, value) = name.zip(value).ok_or(BadOptions::Misuse("a field's name or value is NULL or no UTF-8"))?;
+        let (name, value) = unsafe {
+            (
+                conversion::text_from_c(field.name),
+                conversion::bytes_from_c(field.value, field.bytes),
+            )
+        };
+        let (name, value) = name.zip(value).ok_or(BadOptions::Misuse(
+            "a field's name or value is NULL or no UTF-8",
+        ))?;
         ask = ask.header(name, value).map_err(BadOptions::Error)?;
     }
     if of_c.deadline_ns > 0 {
         ask = ask.deadline(Duration::from_nanos(of_c.deadline_ns));
     }
-    ask = if of_c.flags & IDEMPOTENT_FLAG != 0 { ask.idempotent() } else { ask };
-    Ok(if of_c.flags & NEAR_ONLY_FLAG != 0 { ask.shm_only() } else { ask })
+    ask = if of_c.flags & IDEMPOTENT_FLAG != 0 {
+        ask.idempotent()
+    } else {
+        ask
+    };
+    Ok(if of_c.flags & NEAR_ONLY_FLAG != 0 {
+        ask.shm_only()
+    } else {
+        ask
+    })
 }
 
 /// # Safety
@@ -79,5 +97,7 @@ unsafe fn optional_text<'a>(text: *const c_char) -> Result<Option<&'a str>, BadO
         return Ok(None);
     }
     // SAFETY: as the caller says.
-    unsafe { conversion::text_from_c(text) }.map(Some).ok_or(BadOptions::Misuse("np_ask.method or path is no UTF-8"))
+    unsafe { conversion::text_from_c(text) }
+        .map(Some)
+        .ok_or(BadOptions::Misuse("np_ask.method or path is no UTF-8"))
 }

@@ -37,7 +37,9 @@ pub unsafe extern "C" fn np_reply_header(
 ) -> *const c_char {
     // SAFETY: NULL, or as the header says.
     let (reply, name) = unsafe { (reply.as_ref(), conversion::text_from_c(name)) };
-    let value = reply.zip(name).and_then(|(reply, name)| reply.0.head().get(name));
+    let value = reply
+        .zip(name)
+        .and_then(|(reply, name)| reply.0.head().get(name));
     // SAFETY: `bytes` can be written.
     unsafe { conversion::write_length(value, bytes) }.cast()
 }
@@ -53,7 +55,9 @@ pub unsafe extern "C" fn np_reply_path(reply: *const CReply) -> *const c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_reply_instance(reply: *const CReply) -> u64 {
     // SAFETY: NULL, or from this library and not freed.
-    unsafe { reply.as_ref() }.and_then(|reply| reply.0.instance()).unwrap_or(0)
+    unsafe { reply.as_ref() }
+        .and_then(|reply| reply.0.instance())
+        .unwrap_or(0)
 }
 
 /// See `nearpath.h`.

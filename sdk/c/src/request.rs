@@ -24,7 +24,13 @@ struct RequestParts {
 impl CRequest {
     pub(crate) fn new(mut request: Request) -> Self {
         let payload = request.take_payload();
-        Self(request, RefCell::new(RequestParts { payload, part: Bytes::new() }))
+        Self(
+            request,
+            RefCell::new(RequestParts {
+                payload,
+                part: Bytes::new(),
+            }),
+        )
     }
 }
 
@@ -45,21 +51,30 @@ unsafe fn borrow_bytes<'a>(
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_body(request: *const CRequest, bytes: *mut usize) -> *const c_void {
+pub unsafe extern "C" fn np_request_body(
+    request: *const CRequest,
+    bytes: *mut usize,
+) -> *const c_void {
     // SAFETY: as the header says.
     unsafe { borrow_bytes(request, bytes, |request| Some(request.body())) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_method(request: *const CRequest, bytes: *mut usize) -> *const c_char {
+pub unsafe extern "C" fn np_request_method(
+    request: *const CRequest,
+    bytes: *mut usize,
+) -> *const c_char {
     // SAFETY: as the header says.
     unsafe { borrow_bytes(request, bytes, |request| Some(request.method().as_bytes())) }.cast()
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_path(request: *const CRequest, bytes: *mut usize) -> *const c_char {
+pub unsafe extern "C" fn np_request_path(
+    request: *const CRequest,
+    bytes: *mut usize,
+) -> *const c_char {
     // SAFETY: as the header says.
     unsafe { borrow_bytes(request, bytes, |request| Some(request.path().as_bytes())) }.cast()
 }
@@ -74,14 +89,27 @@ pub unsafe extern "C" fn np_request_header(
     // SAFETY: as the header says.
     let name = unsafe { conversion::text_from_c(name) };
     // SAFETY: as the header says.
-    unsafe { borrow_bytes(request, bytes, |request| name.and_then(|name| request.head().get(name))) }.cast()
+    unsafe {
+        borrow_bytes(request, bytes, |request| {
+            name.and_then(|name| request.head().get(name))
+        })
+    }
+    .cast()
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_caller(request: *const CRequest, bytes: *mut usize) -> *const c_char {
+pub unsafe extern "C" fn np_request_caller(
+    request: *const CRequest,
+    bytes: *mut usize,
+) -> *const c_char {
     // SAFETY: as the header says.
-    unsafe { borrow_bytes(request, bytes, |request| request.caller().map(str::as_bytes)) }.cast()
+    unsafe {
+        borrow_bytes(request, bytes, |request| {
+            request.caller().map(str::as_bytes)
+        })
+    }
+    .cast()
 }
 
 /// See `nearpath.h`.
@@ -104,12 +132,17 @@ pub unsafe extern "C" fn np_request_is_event(request: *const CRequest) -> bool {
 pub unsafe extern "C" fn np_request_time_left(request: *const CRequest) -> u64 {
     // SAFETY: NULL, or the request of a handler that runs.
     let left = unsafe { request.as_ref() }.and_then(|request| request.0.time_left());
-    left.map_or(u64::MAX, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
+    left.map_or(u64::MAX, |left| {
+        u64::try_from(left.as_nanos()).unwrap_or(u64::MAX)
+    })
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_topic(request: *const CRequest, bytes: *mut usize) -> *const c_char {
+pub unsafe extern "C" fn np_request_topic(
+    request: *const CRequest,
+    bytes: *mut usize,
+) -> *const c_char {
     // SAFETY: as the header says.
     unsafe { borrow_bytes(request, bytes, |request| request.topic().map(str::as_bytes)) }.cast()
 }
@@ -124,12 +157,19 @@ pub unsafe extern "C" fn np_request_part(
 ) -> CCode {
     // SAFETY: NULL, or the endpoint and the request of a handler that runs.
     let both = unsafe { party.as_ref().zip(request.as_ref()) };
-    let Some((party, request)) = both.filter(|_| !part.is_null()) else { return MISUSE };
+    let Some((party, request)) = both.filter(|_| !part.is_null()) else {
+        return MISUSE;
+    };
     let mut parts = request.1.borrow_mut();
     let came = party.with_current(|party| party.next_part(&mut parts.payload).transpose());
     parts.part = came.as_ref().ok().cloned().flatten().unwrap_or_default();
     let there = matches!(came, Ok(Some(_)));
     // SAFETY: not NULL, and the header says that both can be written. The bytes lie behind the request until its next part.
-    unsafe { part.write(conversion::write_length(there.then(|| parts.part.as_ref()), bytes)) };
+    unsafe {
+        part.write(conversion::write_length(
+            there.then(|| parts.part.as_ref()),
+            bytes,
+        ))
+    };
     came.map_or_else(|code| code, |_| OK)
 }

@@ -9,59 +9,61 @@ use nearpath::{BodyStream, Error};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// Names a body: of a call that came or of one that was made, and its number.
-pub(crate) type Key = (bool, u64);
+pub(crate) type BodyKey = (bool, u64);
 
 /// A piece, or why there is no more.
-pub(crate) type Piece = Result<Bytes, String>;
+pub(crate) type BodyPiece = Result<Bytes, String>;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Bodies {
-    read: RefCell<HashMap<Key, BodyStream>>,
-    written: RefCell<HashMap<Key, Sender<Piece>>>,
+pub(crate) struct BodyTable {
+    incoming: RefCell<HashMap<BodyKey, BodyStream>>,
+    outgoing: RefCell<HashMap<BodyKey, Sender<BodyPiece>>>,
 }
 
-impl Bodies {
+impl BodyTable {
     /// One that is to be read.
-    pub(crate) fn came(&self, key: Key, body: BodyStream) {
-        self.read.borrow_mut().insert(key, body);
+    pub(crate) fn insert_incoming(&self, key: BodyKey, body: BodyStream) {
+        self.incoming.borrow_mut().insert(key, body);
     }
 
     /// One that is to be written: as a stream.
-    pub(crate) fn goes(&self, key: Key) -> impl Stream<Item = Piece> + use<> {
+    pub(crate) fn open_outgoing(&self, key: BodyKey) -> impl Stream<Item = BodyPiece> + use<> {
         let (sender, pieces) = channel(1);
-        self.written.borrow_mut().insert(key, sender);
-        stream::unfold(pieces, async |mut pieces: Receiver<Piece>| pieces.recv().await.map(|piece| (piece, pieces)))
+        self.outgoing.borrow_mut().insert(key, sender);
+        stream::unfold(pieces, async |mut pieces: Receiver<BodyPiece>| {
+            pieces.recv().await.map(|piece| (piece, pieces))
+        })
     }
 
     /// The next part; nothing at the end, and of a body that is not there.
-    pub(crate) async fn next(&self, key: Key) -> Option<Result<Bytes, Error>> {
-        let mut body = self.read.borrow_mut().remove(&key)?;
+    pub(crate) async fn next_part(&self, key: BodyKey) -> Option<Result<Bytes, Error>> {
+        let mut body = self.incoming.borrow_mut().remove(&key)?;
         let part = body.next_part().await;
         if matches!(part, Some(Ok(_))) {
-            self.came(key, body);
+            self.insert_incoming(key, body);
         }
         part
     }
 
     /// Writes a piece. Whether more is wanted.
-    pub(crate) async fn write(&self, key: Key, piece: Piece) -> bool {
-        let sender = self.written.borrow().get(&key).cloned();
+    pub(crate) async fn write_piece(&self, key: BodyKey, piece: BodyPiece) -> bool {
+        let sender = self.outgoing.borrow().get(&key).cloned();
         let Some(sender) = sender else { return false };
-        let room = sender.send(piece).await.is_ok() && sender.reserve().await.is_ok();
-        if !room {
-            self.finish(key);
+        let has_room = sender.send(piece).await.is_ok() && sender.reserve().await.is_ok();
+        if !has_room {
+            self.finish_outgoing(key);
         }
-        room
+        has_room
     }
 
     /// It is complete.
-    pub(crate) fn finish(&self, key: Key) {
-        self.written.borrow_mut().remove(&key);
+    pub(crate) fn finish_outgoing(&self, key: BodyKey) {
+        self.outgoing.borrow_mut().remove(&key);
     }
 
     /// Nobody reads it any more.
-    pub(crate) fn leave(&self, key: Key) {
-        self.read.borrow_mut().remove(&key);
+    pub(crate) fn drop_incoming(&self, key: BodyKey) {
+        self.incoming.borrow_mut().remove(&key);
     }
 }

@@ -5,24 +5,33 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-create_exception!(nearpath, Error, PyException, "Why there is no answer: .kind, .function, .path, .retry_is_safe");
+create_exception!(
+    nearpath,
+    Error,
+    PyException,
+    "Why there is no answer: .kind, .function, .path, .retry_is_safe"
+);
 
 /// With what Python may ask of it.
-pub(crate) fn raise(py: Python<'_>, error: &nearpath::Error) -> PyErr {
+pub(crate) fn to_python_error(py: Python<'_>, error: &nearpath::Error) -> PyErr {
     let raised = Error::new_err(error.to_string());
-    match describe(raised.value(py).as_any(), error) {
+    match set_attributes(raised.value(py).as_any(), error) {
         Ok(()) => raised,
         Err(other) => other,
     }
 }
 
-fn describe(raised: &Bound<'_, PyAny>, error: &nearpath::Error) -> PyResult<()> {
+fn set_attributes(raised: &Bound<'_, PyAny>, error: &nearpath::Error) -> PyResult<()> {
     raised.setattr("kind", error.kind().code_name())?;
     raised.setattr("function", error.function())?;
     raised.setattr("path", error.path().map(|path| path.name()))?;
     raised.setattr("retry_is_safe", error.retry_is_safe())?;
     let (status, reason, text) = match error.kind() {
-        ErrorKind::Platform { status, reason, text } => (Some(*status), reason.clone(), Some(text.clone())),
+        ErrorKind::Platform {
+            status,
+            reason,
+            text,
+        } => (Some(*status), reason.clone(), Some(text.clone())),
         _ => (None, None, None),
     };
     raised.setattr("text", text)?;

@@ -5,12 +5,12 @@
 //! [`view`], [`buffer`] and [`payload`].
 #![deny(unsafe_op_in_unsafe_fn)]
 
-mod ask;
 mod buffer;
+mod call_options;
+mod calls;
 mod dataflow;
 mod error;
 mod messages;
-mod party;
 mod payload;
 mod serve;
 mod stream;
@@ -26,20 +26,24 @@ fn _nearpath(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<messages::Response>()?;
     module.add_class::<view::View>()?;
     module.add_class::<buffer::Buffer>()?;
-    module.add_class::<party::Published>()?;
-    module.add_class::<stream::PartsOfRequest>()?;
-    module.add_class::<stream::PartsOfResponse>()?;
+    module.add_class::<calls::Published>()?;
+    module.add_class::<stream::RequestPartIterator>()?;
+    module.add_class::<stream::ResponsePartIterator>()?;
     module.add("Error", module.py().get_type::<error::Error>())?;
-    module.add_function(wrap_pyfunction!(party::buffer, module)?)?;
-    module.add_function(wrap_pyfunction!(party::call, module)?)?;
-    module.add_function(wrap_pyfunction!(party::call_later, module)?)?;
-    module.add_function(wrap_pyfunction!(party::gather, module)?)?;
-    module.add_function(wrap_pyfunction!(party::handed_on, module)?)?;
-    module.add_function(wrap_pyfunction!(party::notify, module)?)?;
-    module.add_function(wrap_pyfunction!(party::publish, module)?)?;
+    module.add_function(wrap_pyfunction!(calls::buffer, module)?)?;
+    module.add_function(wrap_pyfunction!(calls::call, module)?)?;
+    module.add_function(wrap_pyfunction!(calls::call_later, module)?)?;
+    module.add_function(wrap_pyfunction!(calls::gather, module)?)?;
+    module.add_function(wrap_pyfunction!(calls::handed_on, module)?)?;
+    module.add_function(wrap_pyfunction!(calls::notify, module)?)?;
+    module.add_function(wrap_pyfunction!(calls::publish, module)?)?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
-    dataflow::add_to(module)?;
+    dataflow::add_module(module)?;
     let after = PyDict::new(module.py());
-    after.set_item("after_in_child", wrap_pyfunction!(party::forked, module)?)?;
-    module.py().import("os")?.call_method("register_at_fork", (), Some(&after)).map(drop)
+    after.set_item("after_in_child", wrap_pyfunction!(calls::forked, module)?)?;
+    module
+        .py()
+        .import("os")?
+        .call_method("register_at_fork", (), Some(&after))
+        .map(drop)
 }

@@ -8,11 +8,13 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyMemoryView, PyTuple};
 
-use crate::error::raise;
-use crate::party::with;
-use crate::stream::{PartsOfRequest, PartsOfResponse, Reading, collect, is_pieces};
+use crate::calls::with_endpoint;
+use crate::error::to_python_error;
+use crate::stream::{
+    RequestPartIterator, ResponsePartIterator, StreamReader, collect_parts, is_pieces,
+};
 use crate::view::memoryview;
-use crate::{ask, payload};
+use crate::{call_options, payload};
 
 /// A call that came in.
 #[pyclass(frozen, module = "nearpath")]
@@ -23,13 +25,15 @@ impl Request {
         Self(Mutex::new(request))
     }
 
-    fn inner(&self) -> MutexGuard<'_, nearpath::Request> {
+    fn lock_request(&self) -> MutexGuard<'_, nearpath::Request> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next part of the body. The lock is not held while the interpreter's is waited for.
-    pub(crate) fn part(&self, py: Python<'_>) -> PyResult<Option<Bytes>> {
-        with(py, |party| party.next_part(&mut self.inner()).transpose())
+    pub(crate) fn next_part(&self, py: Python<'_>) -> PyResult<Option<Bytes>> {
+        with_endpoint(py, |endpoint| {
+            endpoint.next_part(&mut self.lock_request()).transpose()
+        })
     }
 }
 
@@ -38,72 +42,79 @@ impl Request {
     /// The method; POST when the caller says nothing.
     #[getter]
     fn method(&self) -> String {
-        self.inner().method().to_owned()
+        self.lock_request().method().to_owned()
     }
 
     /// Path and query after the function's name.
     #[getter]
     fn path(&self) -> String {
-        self.inner().path().to_owned()
+        self.lock_request().path().to_owned()
     }
 
     /// The header fields; of a name that comes more than once the first value.
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        headers(py, self.inner().head())
+        header_dict(py, self.lock_request().head())
     }
 
     /// The payload where it lies, read-only; it stays for as long as somebody looks at it. With serve(…, stream=True) what was
     /// not read of it: it is waited for, and put together.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
-        if self.inner().is_partial() {
-            let body = collect(py, || self.part(py))?;
-            self.inner().put_back(body);
+        if self.lock_request().is_partial() {
+            let body = collect_parts(py, || self.next_part(py))?;
+            self.lock_request().put_back(body);
         }
-        let body = self.inner().share_body();
+        let body = self.lock_request().share_body();
         memoryview(py, body)
     }
 
     /// The payload as it comes, with serve(…, stream=True): an iterator of memoryviews.
     #[getter]
-    fn stream(slf: Bound<'_, Self>) -> PartsOfRequest {
-        PartsOfRequest::new(slf.unbind())
+    fn stream(slf: Bound<'_, Self>) -> RequestPartIterator {
+        RequestPartIterator::new(slf.unbind())
     }
 
     /// NAME.NAMESPACE of the function that calls, as the node says; None: the gateway.
     #[getter]
     fn caller(&self) -> Option<String> {
-        self.inner().caller().map(str::to_owned)
+        self.lock_request().caller().map(str::to_owned)
     }
 
     /// "shm" or "http": the way that it came.
     #[getter]
     fn came_over(&self) -> &'static str {
-        self.inner().arrival_path().name()
+        self.lock_request().arrival_path().name()
     }
 
     /// One way: the answer goes nowhere.
     #[getter]
     fn is_event(&self) -> bool {
-        self.inner().is_event()
+        self.lock_request().is_event()
     }
 
     /// The topic of an event that was published; None for everything else.
     #[getter]
     fn topic(&self) -> Option<String> {
-        self.inner().topic().map(str::to_owned)
+        self.lock_request().topic().map(str::to_owned)
     }
 
     /// Seconds that the caller still waits; None: it did not say.
     #[getter]
     fn time_left(&self) -> Option<f64> {
-        self.inner().time_left().map(|left| left.as_secs_f64())
+        self.lock_request()
+            .time_left()
+            .map(|left| left.as_secs_f64())
     }
 
     fn __repr__(&self) -> String {
-        let request = self.inner();
-        format!("<nearpath.Request {} {} {} bytes>", request.method(), request.path(), request.body().len())
+        let request = self.lock_request();
+        format!(
+            "<nearpath.Request {} {} {} bytes>",
+            request.method(),
+            request.path(),
+            request.body().len()
+        )
     }
 }
 
@@ -114,22 +125,32 @@ pub(crate) struct Response {
     /// What its body is made of, of a handler's answer: an iterable.
     pieces: Option<Py<PyAny>>,
     /// How the rest of its body is read, of an answer that comes bit by bit.
-    reading: Option<Reading>,
+    reading: Option<StreamReader>,
     /// That body, once it was put together.
     whole: Mutex<Option<Bytes>>,
 }
 
 impl Response {
     pub(crate) fn new(inner: nearpath::Response) -> Self {
-        Self { inner, pieces: None, reading: None, whole: Mutex::default() }
+        Self {
+            inner,
+            pieces: None,
+            reading: None,
+            whole: Mutex::default(),
+        }
     }
 
-    pub(crate) fn read(inner: nearpath::Response, reading: Reading) -> Self {
-        Self { reading: Some(reading), ..Self::new(inner) }
+    pub(crate) fn with_reader(inner: nearpath::Response, stream_reader: StreamReader) -> Self {
+        Self {
+            reading: Some(stream_reader),
+            ..Self::new(inner)
+        }
     }
 
-    pub(crate) fn part(&self, py: Python<'_>) -> PyResult<Option<Bytes>> {
-        self.reading.as_ref().map_or(Ok(None), |reading| reading.part(py))
+    pub(crate) fn next_part(&self, py: Python<'_>) -> PyResult<Option<Bytes>> {
+        self.reading
+            .as_ref()
+            .map_or(Ok(None), |reading| reading.next_part(py))
     }
 }
 
@@ -137,17 +158,38 @@ impl Response {
 impl Response {
     #[new]
     #[pyo3(signature = (body=None, status=200, headers=None))]
-    fn make(body: Option<&Bound<'_, PyAny>>, status: u16, headers: Option<&Bound<'_, PyMapping>>) -> PyResult<Self> {
-        let pieces = body.filter(|body| is_pieces(body)).map(|body| body.clone().unbind());
-        let body = body.filter(|_| pieces.is_none()).map(payload::read).transpose()?.unwrap_or_default();
+    fn make(
+        body: Option<&Bound<'_, PyAny>>,
+        status: u16,
+        headers: Option<&Bound<'_, PyMapping>>,
+    ) -> PyResult<Self> {
+        let pieces = body
+            .filter(|body| is_pieces(body))
+            .map(|body| body.clone().unbind());
+        let body = body
+            .filter(|_| pieces.is_none())
+            .map(payload::read_payload)
+            .transpose()?
+            .unwrap_or_default();
         let mut head = HeaderFields::default();
-        for item in headers.map(|headers| headers.items()).transpose()?.iter().flatten() {
+        for item in headers
+            .map(|headers| headers.items())
+            .transpose()?
+            .iter()
+            .flatten()
+        {
             let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
-            let pushed = ask::field(&value, |value| head.push_field(&name, value))?;
-            pushed.map_err(|error| raise(item.py(), &error))?;
+            let pushed =
+                call_options::with_field_value(&value, |value| head.push_field(&name, value))?;
+            pushed.map_err(|error| to_python_error(item.py(), &error))?;
         }
-        let inner = nearpath::Response::new(body).with_status(status).with_head(head);
-        Ok(Self { pieces, ..Self::new(inner) })
+        let inner = nearpath::Response::new(body)
+            .with_status(status)
+            .with_head(head);
+        Ok(Self {
+            pieces,
+            ..Self::new(inner)
+        })
     }
 
     /// HTTP status.
@@ -159,7 +201,7 @@ impl Response {
     /// The header fields; of a name that comes more than once the first value.
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        headers(py, self.inner.head())
+        header_dict(py, self.inner.head())
     }
 
     /// The payload where it lies, read-only; it stays for as long as somebody looks at it. Of an answer that comes bit by bit
@@ -169,21 +211,27 @@ impl Response {
         if self.reading.is_none() {
             return memoryview(py, self.inner.share_body());
         }
-        let known = self.whole.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let body = known.map_or_else(|| collect(py, || self.part(py)), Ok)?;
+        let known = self
+            .whole
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let body = known.map_or_else(|| collect_parts(py, || self.next_part(py)), Ok)?;
         *self.whole.lock().unwrap_or_else(PoisonError::into_inner) = Some(body.clone());
         memoryview(py, body.into())
     }
 
     /// The payload as it comes, of call(…, stream=True): an iterator of memoryviews.
     #[getter]
-    fn stream(slf: Bound<'_, Self>) -> PartsOfResponse {
-        PartsOfResponse::new(slf.unbind())
+    fn stream(slf: Bound<'_, Self>) -> ResponsePartIterator {
+        ResponsePartIterator::new(slf.unbind())
     }
 
     /// Reads no more: a callee that has more to say is told. At the end of a with block this happens by itself.
     fn close(&self, py: Python<'_>) {
-        self.reading.iter().for_each(|reading| reading.close(py));
+        self.reading
+            .iter()
+            .for_each(|reading| reading.close_stream(py));
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -210,7 +258,11 @@ impl Response {
     /// The header fields as they came, one pair each.
     #[getter]
     fn fields(&self) -> Vec<(String, String)> {
-        self.inner.head().iter().map(|(name, value)| (name.to_owned(), latin(value))).collect()
+        self.inner
+            .head()
+            .iter()
+            .map(|(name, value)| (name.to_owned(), latin1_text(value)))
+            .collect()
     }
 
     /// Bytes of the whole body of an answer, as its sender said; None when it did not know.
@@ -227,11 +279,15 @@ impl Response {
 
     fn __repr__(&self) -> String {
         let path = self.inner.path().map_or("own", |path| path.name());
-        format!("<nearpath.Response {} {} bytes, {path}>", self.inner.status(), self.inner.body().len())
+        format!(
+            "<nearpath.Response {} {} bytes, {path}>",
+            self.inner.status(),
+            self.inner.body().len()
+        )
     }
 }
 
-fn headers<'py>(py: Python<'py>, head: &HeaderFields) -> PyResult<Bound<'py, PyDict>> {
+fn header_dict<'py>(py: Python<'py>, head: &HeaderFields) -> PyResult<Bound<'py, PyDict>> {
     let fields = PyDict::new(py);
     for (name, value) in head.iter() {
         if !fields.contains(name)? {
@@ -242,15 +298,15 @@ fn headers<'py>(py: Python<'py>, head: &HeaderFields) -> PyResult<Bound<'py, PyD
 }
 
 /// A field's value as Python's clients for HTTP read it: a character a byte.
-fn latin(value: &[u8]) -> String {
+fn latin1_text(value: &[u8]) -> String {
     value.iter().map(|byte| char::from(*byte)).collect()
 }
 
 /// What a handler answers: all of it, or the beginning and an iterable of pieces.
-pub(crate) type Answer<'py> = (nearpath::Response, Option<Bound<'py, PyAny>>);
+pub(crate) type HandlerAnswer<'py> = (nearpath::Response, Option<Bound<'py, PyAny>>);
 
 /// What a handler returned: a Response, a payload, an iterator of payloads, (status, payload), or nothing.
-pub(crate) fn answer<'py>(returned: &Bound<'py, PyAny>) -> PyResult<Answer<'py>> {
+pub(crate) fn read_answer<'py>(returned: &Bound<'py, PyAny>) -> PyResult<HandlerAnswer<'py>> {
     if let Ok(response) = returned.cast::<Response>() {
         let (response, py) = (response.get(), returned.py());
         let pieces = match (&response.pieces, &response.reading) {
@@ -264,14 +320,14 @@ pub(crate) fn answer<'py>(returned: &Bound<'py, PyAny>) -> PyResult<Answer<'py>>
         return Ok((nearpath::Response::new(""), None));
     }
     if let Ok(pair) = returned.cast::<PyTuple>() {
-        let (status, inner): (u16, Bound<'_, PyAny>) = pair
-            .extract()
-            .map_err(|_| PyTypeError::new_err("a handler that returns a tuple returns (status, payload)"))?;
-        let (response, pieces) = answer(&inner)?;
+        let (status, inner): (u16, Bound<'_, PyAny>) = pair.extract().map_err(|_| {
+            PyTypeError::new_err("a handler that returns a tuple returns (status, payload)")
+        })?;
+        let (response, pieces) = read_answer(&inner)?;
         return Ok((response.with_status(status), pieces));
     }
     if is_pieces(returned) {
         return Ok((nearpath::Response::new(""), Some(returned.clone())));
     }
-    payload::read(returned).map(|body| (nearpath::Response::new(body), None))
+    payload::read_payload(returned).map(|body| (nearpath::Response::new(body), None))
 }

@@ -24,7 +24,11 @@ enum PayloadMode {
     Passed,
 }
 
-const PAYLOAD_MODES: [PayloadMode; 3] = [PayloadMode::Copied, PayloadMode::Drafted, PayloadMode::Passed];
+const PAYLOAD_MODES: [PayloadMode; 3] = [
+    PayloadMode::Copied,
+    PayloadMode::Drafted,
+    PayloadMode::Passed,
+];
 
 impl PayloadMode {
     fn body(self, bytes: usize) -> CallBody {
@@ -52,7 +56,11 @@ impl PayloadMode {
             "/copied" => Self::Copied.body(bytes),
             "/drafted" => Self::Drafted.body(bytes),
             "/passed" => request.into_body(),
-            _ => own().iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>().into(),
+            _ => own()
+                .iter()
+                .flat_map(|n| n.to_le_bytes())
+                .collect::<Vec<u8>>()
+                .into(),
         }
     }
 }
@@ -61,14 +69,18 @@ impl PayloadMode {
 type CallCost = [u64; 2];
 
 fn main() -> Outcome<()> {
-    let rounds = std::env::args().nth(1).map_or(Ok(20), |word| word.parse::<usize>())?;
+    let rounds = std::env::args()
+        .nth(1)
+        .map_or(Ok(20), |word| word.parse::<usize>())?;
     let pair = Pair::new("copies")?;
     let (callee, caller) = (pair.callee()?, pair.caller()?);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = std::thread::spawn(move || {
         let end = async { drop(stopped.await) };
         let handler = async |request: Request| Response::new(PayloadMode::answer(request));
-        FunctionServer::new(handler).with_environment(callee).run_until(end)
+        FunctionServer::new(handler)
+            .with_environment(callee)
+            .run_until(end)
     });
     nearpath::run_in(caller, measure(rounds))??;
     let _ = stop.send(());
@@ -91,7 +103,10 @@ async fn measure(rounds: usize) -> Result<(), nearpath::Error> {
                     assert!(answer.body().len() == bytes && answer.body().last() == Some(&7));
                 }
                 let after = cost().await?;
-                for (all, (after, before)) in costs[way as usize].iter_mut().zip(after.into_iter().zip(before)) {
+                for (all, (after, before)) in costs[way as usize]
+                    .iter_mut()
+                    .zip(after.into_iter().zip(before))
+                {
                     *all += after - before;
                 }
             }
@@ -99,7 +114,11 @@ async fn measure(rounds: usize) -> Result<(), nearpath::Error> {
         for (way, [time, copied]) in PAYLOAD_MODES.into_iter().zip(costs) {
             let each = |all: u64| all as f64 / (rounds * calls) as f64;
             let name = format!("{way:?}");
-            println!("{bytes:>8} B  {name:<8} {:>10.2} µs {:>12.0} B", each(time) / 1e3, each(copied));
+            println!(
+                "{bytes:>8} B  {name:<8} {:>10.2} µs {:>12.0} B",
+                each(time) / 1e3,
+                each(copied)
+            );
         }
     }
     Ok(())
@@ -111,9 +130,16 @@ async fn call(path: &str, body: CallBody) -> Result<Response, nearpath::Error> {
 
 async fn cost() -> Result<CallCost, nearpath::Error> {
     let answer = call("/spent", CallBody::default()).await?;
-    let theirs = answer.body().as_chunks::<8>().0.iter().map(|n| u64::from_le_bytes(*n));
+    let theirs = answer
+        .body()
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|n| u64::from_le_bytes(*n));
     let mut sum = own();
-    sum.iter_mut().zip(theirs).for_each(|(own, theirs)| *own += theirs);
+    sum.iter_mut()
+        .zip(theirs)
+        .for_each(|(own, theirs)| *own += theirs);
     Ok(sum)
 }
 

@@ -10,8 +10,14 @@ use pair::{Outcome, Pair, spent};
 use tokio::task::JoinSet;
 
 fn main() -> Outcome<()> {
-    let mut words = std::env::args().skip(1).take(2).map(|word| word.parse::<usize>());
-    let (calls, at_once) = (words.next().unwrap_or(Ok(200_000))?, words.next().unwrap_or(Ok(32))?);
+    let mut words = std::env::args()
+        .skip(1)
+        .take(2)
+        .map(|word| word.parse::<usize>());
+    let (calls, at_once) = (
+        words.next().unwrap_or(Ok(200_000))?,
+        words.next().unwrap_or(Ok(32))?,
+    );
     let waits = std::env::args().len() > 3;
     let pair = Pair::new("cost")?;
     let (callee, caller) = (pair.callee()?, pair.caller()?);
@@ -24,15 +30,22 @@ fn main() -> Outcome<()> {
             }
             request.into_body()
         };
-        let served = FunctionServer::new(handler).with_environment(callee).run_until(end);
+        let served = FunctionServer::new(handler)
+            .with_environment(callee)
+            .run_until(end);
         served.map(|()| spent())
     });
-    let asking = std::thread::spawn(move || nearpath::run_in(caller, ask(calls, at_once)).map(|()| spent()));
+    let asking =
+        std::thread::spawn(move || nearpath::run_in(caller, ask(calls, at_once)).map(|()| spent()));
     let asked = asking.join().expect("it does not panic")?;
     let _ = stop.send(());
     let served = serving.join().expect("it does not panic")?;
     let each = |time: Duration| time.as_nanos() as f64 / 1e3 / calls as f64;
-    println!("caller {:.3} µs, callee {:.3} µs of CPU a call, {at_once} at once", each(asked), each(served));
+    println!(
+        "caller {:.3} µs, callee {:.3} µs of CPU a call, {at_once} at once",
+        each(asked),
+        each(served)
+    );
     Ok(())
 }
 
@@ -42,7 +55,10 @@ async fn ask(calls: usize, at_once: usize) {
         tasks.spawn_local(async move {
             for _ in 0..calls / at_once {
                 let ask = CallOptions::default().shm_only();
-                while nearpath::call_with("leaf", "a small body", ask.clone()).await.is_err() {
+                while nearpath::call_with("leaf", "a small body", ask.clone())
+                    .await
+                    .is_err()
+                {
                     tokio::task::yield_now().await; // it is on its way into the domain
                 }
             }

@@ -29,17 +29,24 @@ pub(crate) enum BodySource {
 
 impl BodySource {
     /// The next part; nothing at the end.
-    pub(crate) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, ErrorKind>>> {
+    pub(crate) fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, ErrorKind>>> {
         let incoming = match self {
             Self::Shm(rest) => {
-                return rest.poll(cx).map(|part| part.map(|part| part.map_err(ErrorKind::from_call_error)));
+                return rest
+                    .poll(cx)
+                    .map(|part| part.map(|part| part.map_err(ErrorKind::from_call_error)));
             }
             Self::Http(incoming) => incoming,
         };
         loop {
             match ready!(Pin::new(&mut *incoming).poll_frame(cx)) {
                 None => return Poll::Ready(None),
-                Some(Err(error)) => return Poll::Ready(Some(Err(ErrorKind::Cut(error.to_string())))),
+                Some(Err(error)) => {
+                    return Poll::Ready(Some(Err(ErrorKind::Cut(error.to_string()))));
+                }
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) if !data.is_empty() => return Poll::Ready(Some(Ok(data))),
                     _ => {} // trailers say nothing here
@@ -112,13 +119,27 @@ impl UploadTask {
 
 impl BodyStream {
     /// That of a message that came.
-    pub(crate) fn from_source(name: &str, path: Path, first: Bytes, source: Option<BodySource>) -> Self {
+    pub(crate) fn from_source(
+        name: &str,
+        path: Path,
+        first: Bytes,
+        source: Option<BodySource>,
+    ) -> Self {
         let parts = source.map_or(PartSource::None, PartSource::Source);
-        Self { name: name.to_owned(), path: Some(path), first, parts, ..Self::empty() }
+        Self {
+            name: name.to_owned(),
+            path: Some(path),
+            first,
+            parts,
+            ..Self::empty()
+        }
     }
 
     pub(crate) fn from_stream(own: OwnStream) -> Self {
-        Self { parts: PartSource::Own(own), ..Self::empty() }
+        Self {
+            parts: PartSource::Own(own),
+            ..Self::empty()
+        }
     }
 
     fn empty() -> Self {
@@ -159,19 +180,25 @@ impl BodyStream {
     /// All of it, up to 64 MB.
     ///
     /// # Errors
-    /// When it was aborted, or is larger ([`ErrorKind::TooLarge`]).
+    /// When it was aborted, or is larger ([`ErrorKind::RequestTooLarge`]).
     pub async fn collect_all(mut self) -> Result<Bytes, Error> {
         let first = match self.next_part().await {
             None => return Ok(Bytes::new()),
             Some(part) => part?,
         };
-        let Some(second) = self.next_part().await else { return Ok(first) };
+        let Some(second) = self.next_part().await else {
+            return Ok(first);
+        };
         let mut all = BytesMut::from(&first[..]);
         let mut next = Some(second);
         while let Some(part) = next {
             let part = part?;
             if all.len() + part.len() > MAX_BODY_BYTES {
-                return Err(Error::new(&self.name, self.path, ErrorKind::TooLarge(MAX_BODY_BYTES)));
+                return Err(Error::new(
+                    &self.name,
+                    self.path,
+                    ErrorKind::TooLarge(MAX_BODY_BYTES),
+                ));
             }
             all.extend_from_slice(&part);
             next = self.next_part().await;
@@ -187,11 +214,15 @@ impl BodyStream {
             (PartSource::None, _) => return Poll::Ready(None),
             (PartSource::Source(source), _) => source.poll_part(cx),
             (PartSource::Own(own), None) => own.as_mut().poll_next(cx).map_err(ErrorKind::Cut),
-            (PartSource::Own(own), Some(context)) => {
-                CONTEXT.sync_scope(context, || own.as_mut().poll_next(cx)).map_err(ErrorKind::Cut)
-            }
+            (PartSource::Own(own), Some(context)) => CONTEXT
+                .sync_scope(context, || own.as_mut().poll_next(cx))
+                .map_err(ErrorKind::Cut),
         };
-        if part.is_pending() && self.poll_deadline(cx) { Poll::Ready(Some(Err(ErrorKind::Timeout))) } else { part }
+        if part.is_pending() && self.poll_deadline(cx) {
+            Poll::Ready(Some(Err(ErrorKind::Timeout)))
+        } else {
+            part
+        }
     }
 
     /// Returns true if the deadline has passed; otherwise the task is woken then.
@@ -200,7 +231,9 @@ impl BodyStream {
             return false;
         }
         let left = clock::time_until(self.deadline);
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep(left)));
+        let alarm = self
+            .alarm
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(left)));
         alarm.as_mut().poll(cx).is_ready()
     }
 }
@@ -210,7 +243,11 @@ impl Stream for BodyStream {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        if this.sending.as_mut().is_some_and(|sending| sending.poll_upload(cx).is_ready()) {
+        if this
+            .sending
+            .as_mut()
+            .is_some_and(|sending| sending.poll_upload(cx).is_ready())
+        {
             this.sending = None;
         }
         let part = ready!(this.poll_part(cx));
@@ -223,7 +260,10 @@ impl Stream for BodyStream {
 
 impl fmt::Debug for BodyStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Body").field("name", &self.name).field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Body")
+            .field("name", &self.name)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -238,6 +278,8 @@ impl hyper::body::Body for HttpBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, Error>>> {
-        Pin::new(&mut self.0).poll_next(cx).map(|part| part.map(|part| part.map(hyper::body::Frame::data)))
+        Pin::new(&mut self.0)
+            .poll_next(cx)
+            .map(|part| part.map(|part| part.map(hyper::body::Frame::data)))
     }
 }

@@ -24,7 +24,10 @@ impl CallOptions {
     /// For a call made on behalf of a request, outside its handler (in a task that the handler spawned): with the caller's
     /// deadline and trace. Calls inside a handler have them anyway.
     pub fn from_request(request: &Request) -> Self {
-        Self { context: Some(request.context), ..Self::default() }
+        Self {
+            context: Some(request.context),
+            ..Self::default()
+        }
     }
 
     /// Sets the method; default `POST`.
@@ -81,7 +84,7 @@ impl CallOptions {
         CallContext::current().with_options(self).fields().collect()
     }
 
-    /// Shared memory or nothing: an error of [`crate::ErrorKind::Unsent`] rather than a call over HTTP.
+    /// Shared memory or nothing: an error of [`crate::ErrorKind::ResponseSendError`] rather than a call over HTTP.
     pub fn shm_only(mut self) -> Self {
         self.shm_only = true;
         self

@@ -27,44 +27,73 @@ impl CallContext {
 
     /// For a call: the nearer of both deadlines, and the trace that its own fields name.
     pub(crate) fn with_options(self, ask: &CallOptions) -> Self {
-        let this = ask.context.unwrap_or(self).with_traceparent(ask.head.get("traceparent"));
+        let this = ask
+            .context
+            .unwrap_or(self)
+            .with_traceparent(ask.head.get("traceparent"));
         let own = ask.deadline.map(clock::deadline_after);
-        let deadline = [own, Some(this.deadline).filter(|at| *at != 0)].into_iter().flatten().min();
-        Self { deadline: deadline.unwrap_or(0), ..this }
+        let deadline = [own, Some(this.deadline).filter(|at| *at != 0)]
+            .into_iter()
+            .flatten()
+            .min();
+        Self {
+            deadline: deadline.unwrap_or(0),
+            ..this
+        }
     }
 
     /// From the field `traceparent`; one that is none is passed over.
     pub(crate) fn with_traceparent(self, field: Option<&[u8]>) -> Self {
-        field.and_then(TraceContext::parse_traceparent).map_or(self, |TraceContext { id, span }| Self {
-            trace: id,
-            span,
-            ..self
-        })
+        field
+            .and_then(TraceContext::parse_traceparent)
+            .map_or(self, |TraceContext { id, span }| Self {
+                trace: id,
+                span,
+                ..self
+            })
     }
 
     /// From the field `X-Timeout`: how long the caller waits; one that is none is passed over.
     pub(crate) fn with_timeout(self, field: Option<&[u8]>) -> Self {
-        let limit = field.and_then(|field| std::str::from_utf8(field).ok()).and_then(|text| duration::parse(text).ok());
+        let limit = field
+            .and_then(|field| std::str::from_utf8(field).ok())
+            .and_then(|text| duration::parse_duration(text).ok());
         limit
             .filter(|limit| !limit.is_zero())
-            .map_or(self, |limit| Self { deadline: clock::deadline_after(limit), ..self })
+            .map_or(self, |limit| Self {
+                deadline: clock::deadline_after(limit),
+                ..self
+            })
     }
 
     /// Formats the remaining time as `X-Timeout`: whole milliseconds, at least one; none without a deadline.
     pub(crate) fn timeout_field(&self) -> Option<String> {
-        let left = || u64::try_from(clock::time_until(self.deadline).as_millis()).unwrap_or(u64::MAX).max(1);
-        (self.deadline != 0).then(|| duration::format(std::time::Duration::from_millis(left())))
+        let left = || {
+            u64::try_from(clock::time_until(self.deadline).as_millis())
+                .unwrap_or(u64::MAX)
+                .max(1)
+        };
+        (self.deadline != 0)
+            .then(|| duration::format_duration(std::time::Duration::from_millis(left())))
     }
 
     /// Returns the fields that pass the context on over HTTP.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&'static str, String)> {
         let trace = self.traceparent().map(|trace| ("traceparent", trace));
-        trace.into_iter().chain(self.timeout_field().map(|timeout| ("x-timeout", timeout)))
+        trace
+            .into_iter()
+            .chain(self.timeout_field().map(|timeout| ("x-timeout", timeout)))
     }
 
     /// As the field `traceparent`; none without a trace.
     pub(crate) fn traceparent(&self) -> Option<String> {
-        (self.trace != [0; 16]).then(|| TraceContext { id: self.trace, span: self.span }.to_string())
+        (self.trace != [0; 16]).then(|| {
+            TraceContext {
+                id: self.trace,
+                span: self.span,
+            }
+            .to_string()
+        })
     }
 }
 
@@ -78,31 +107,57 @@ mod tests {
     fn a_trace_is_parsed_and_propagated() {
         let field = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         assert_eq!(
-            CallContext::default().with_traceparent(Some(field.as_bytes())).traceparent().as_deref(),
+            CallContext::default()
+                .with_traceparent(Some(field.as_bytes()))
+                .traceparent()
+                .as_deref(),
             Some(field)
         );
-        assert_eq!(CallContext::default().with_traceparent(Some(b"00-0-0-01")), CallContext::default());
+        assert_eq!(
+            CallContext::default().with_traceparent(Some(b"00-0-0-01")),
+            CallContext::default()
+        );
     }
 
     #[test]
     fn an_explicit_traceparent_takes_precedence() {
         let field = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let ask = CallOptions::default().header("traceparent", field).unwrap();
-        let caller = CallContext { trace: [7; 16], span: [7; 8], ..CallContext::default() };
-        assert_eq!(caller.with_options(&ask).traceparent().as_deref(), Some(field));
+        let caller = CallContext {
+            trace: [7; 16],
+            span: [7; 8],
+            ..CallContext::default()
+        };
+        assert_eq!(
+            caller.with_options(&ask).traceparent().as_deref(),
+            Some(field)
+        );
         assert_eq!(caller.with_options(&CallOptions::default()).trace, [7; 16]);
     }
 
     #[test]
     fn a_deadline_is_parsed_and_propagated() {
         let limited = CallContext::default().with_timeout(Some(b"1m30s"));
-        let left = duration::parse(&limited.timeout_field().unwrap()).unwrap();
-        assert!(left <= Duration::from_secs(90) && left > Duration::from_secs(60), "{left:?}");
+        let left = duration::parse_duration(&limited.timeout_field().unwrap()).unwrap();
+        assert!(
+            left <= Duration::from_secs(90) && left > Duration::from_secs(60),
+            "{left:?}"
+        );
         for none in [None, Some(&b"soon"[..]), Some(b"0s"), Some(b"\xff")] {
-            assert_eq!(CallContext::default().with_timeout(none).timeout_field(), None);
+            assert_eq!(
+                CallContext::default().with_timeout(none).timeout_field(),
+                None
+            );
         }
-        let over = CallContext { deadline: 1, ..CallContext::default() };
-        assert_eq!(over.timeout_field().as_deref(), Some("1ms"), "0 would mean that there is no limit");
+        let over = CallContext {
+            deadline: 1,
+            ..CallContext::default()
+        };
+        assert_eq!(
+            over.timeout_field().as_deref(),
+            Some("1ms"),
+            "0 would mean that there is no limit"
+        );
     }
 
     #[test]
@@ -111,9 +166,17 @@ mod tests {
             CallOptions::default().deadline(Duration::from_secs(1)),
             CallOptions::default().deadline(Duration::from_secs(9)),
         );
-        let caller = CallContext { deadline: clock::deadline_after(Duration::from_secs(5)), ..CallContext::default() };
+        let caller = CallContext {
+            deadline: clock::deadline_after(Duration::from_secs(5)),
+            ..CallContext::default()
+        };
         assert!(caller.with_options(&soon).deadline < caller.deadline);
         assert_eq!(caller.with_options(&late).deadline, caller.deadline);
-        assert_eq!(CallContext::default().with_options(&CallOptions::default()).deadline, 0);
+        assert_eq!(
+            CallContext::default()
+                .with_options(&CallOptions::default())
+                .deadline,
+            0
+        );
     }
 }

@@ -35,8 +35,12 @@ impl Environment {
 
 fn gateway_url(get: &impl Fn(&str) -> Option<String>) -> String {
     let of_host = || get("gateway_hostname").map(|host| format!("http://{host}:8080"));
-    let url = get("NEARPATH_GATEWAY").or_else(|| get("gateway_url")).or_else(of_host);
-    let url = url.or_else(|| get("OPENFAAS_URL")).or_else(|| get("gateway"));
+    let url = get("NEARPATH_GATEWAY")
+        .or_else(|| get("gateway_url"))
+        .or_else(of_host);
+    let url = url
+        .or_else(|| get("OPENFAAS_URL"))
+        .or_else(|| get("gateway"));
     let url = url.unwrap_or_else(|| "http://gateway:8080".to_owned());
     let scheme = if url.contains("://") { "" } else { "http://" };
     format!("{scheme}{}", url.trim_end_matches('/'))
@@ -47,7 +51,10 @@ fn listen_address(get: &impl Fn(&str) -> Option<String>) -> SocketAddr {
     let port = get("PORT").and_then(|port| port.parse().ok());
     match get("upstream_url").and_then(|url| url.parse::<http::Uri>().ok()) {
         Some(url) => {
-            let host = url.host().and_then(|host| host.parse::<IpAddr>().ok()).unwrap_or(Ipv4Addr::LOCALHOST.into());
+            let host = url
+                .host()
+                .and_then(|host| host.parse::<IpAddr>().ok())
+                .unwrap_or(Ipv4Addr::LOCALHOST.into());
             SocketAddr::new(host, url.port_u16().or(port).unwrap_or(80))
         }
         None => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port.unwrap_or(DEFAULT_PORT)),
@@ -60,39 +67,77 @@ mod tests {
 
     fn read_pairs(pairs: &[(&str, &str)]) -> Environment {
         Environment::from_variables(|name| {
-            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+            pairs
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| (*value).to_owned())
         })
     }
 
     #[test]
     fn defaults_apply_without_variables() {
         let plain = read_pairs(&[]);
-        assert_eq!((plain.dispatch_socket, &*plain.gateway), (None, "http://gateway:8080"));
+        assert_eq!(
+            (plain.dispatch_socket, &*plain.gateway),
+            (None, "http://gateway:8080")
+        );
         assert_eq!(plain.listen, "0.0.0.0:5000".parse().unwrap());
     }
 
     #[test]
     fn the_first_variable_that_names_the_gateway_counts() {
-        assert_eq!(read_pairs(&[("gateway_hostname", "g"), ("gateway_url", "http://u/")]).gateway, "http://u");
-        assert_eq!(read_pairs(&[("gateway_hostname", "g")]).gateway, "http://g:8080");
         assert_eq!(
-            read_pairs(&[("NEARPATH_GATEWAY", "http://n:1"), ("gateway_url", "http://u/")]).gateway,
+            read_pairs(&[("gateway_hostname", "g"), ("gateway_url", "http://u/")]).gateway,
+            "http://u"
+        );
+        assert_eq!(
+            read_pairs(&[("gateway_hostname", "g")]).gateway,
+            "http://g:8080"
+        );
+        assert_eq!(
+            read_pairs(&[
+                ("NEARPATH_GATEWAY", "http://n:1"),
+                ("gateway_url", "http://u/")
+            ])
+            .gateway,
             "http://n:1"
         );
         assert_eq!(
-            read_pairs(&[("OPENFAAS_URL", "http://o:31112/"), ("gateway", "http://g:1")]).gateway,
+            read_pairs(&[
+                ("OPENFAAS_URL", "http://o:31112/"),
+                ("gateway", "http://g:1")
+            ])
+            .gateway,
             "http://o:31112"
         );
-        assert_eq!(read_pairs(&[("gateway", "http://gateway.openfaas:8080")]).gateway, "http://gateway.openfaas:8080");
-        assert_eq!(read_pairs(&[("gateway", "gateway.openfaas:8080/")]).gateway, "http://gateway.openfaas:8080");
+        assert_eq!(
+            read_pairs(&[("gateway", "http://gateway.openfaas:8080")]).gateway,
+            "http://gateway.openfaas:8080"
+        );
+        assert_eq!(
+            read_pairs(&[("gateway", "gateway.openfaas:8080/")]).gateway,
+            "http://gateway.openfaas:8080"
+        );
     }
 
     #[test]
     fn the_listen_address_is_the_upstream_url_of_the_watchdog() {
         let upstream = ("upstream_url", "http://127.0.0.1:4002");
-        assert_eq!(read_pairs(&[upstream]).listen, "127.0.0.1:4002".parse().unwrap());
-        assert_eq!(read_pairs(&[("PORT", "9")]).listen, "0.0.0.0:9".parse().unwrap());
-        assert_eq!(read_pairs(&[("PORT", "9"), upstream]).listen, "127.0.0.1:4002".parse().unwrap());
-        assert_eq!(read_pairs(&[("upstream_url", "http://localhost:7")]).listen, "127.0.0.1:7".parse().unwrap());
+        assert_eq!(
+            read_pairs(&[upstream]).listen,
+            "127.0.0.1:4002".parse().unwrap()
+        );
+        assert_eq!(
+            read_pairs(&[("PORT", "9")]).listen,
+            "0.0.0.0:9".parse().unwrap()
+        );
+        assert_eq!(
+            read_pairs(&[("PORT", "9"), upstream]).listen,
+            "127.0.0.1:4002".parse().unwrap()
+        );
+        assert_eq!(
+            read_pairs(&[("upstream_url", "http://localhost:7")]).listen,
+            "127.0.0.1:7".parse().unwrap()
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use nearpath_domain::{CallError, UnsentReason};
-use nearpath_shm::head::BadHead;
+use nearpath_shm::head::HeadError;
 use nearpath_types::Reason;
 
 use crate::message::Path;
@@ -25,7 +25,7 @@ pub enum ErrorKind {
     Name(String),
     /// A header field cannot be sent.
     #[error("a header field cannot be sent: {0}")]
-    Head(BadHead),
+    Head(HeadError),
     /// The call was not sent: repeating it cannot run it twice.
     #[error("not sent: {0}")]
     Unsent(String),
@@ -87,7 +87,11 @@ impl ErrorKind {
 
 impl Error {
     pub(crate) fn new(function: &str, path: Option<Path>, kind: ErrorKind) -> Self {
-        Self { function: function.to_owned(), path, kind }
+        Self {
+            function: function.to_owned(),
+            path,
+            kind,
+        }
     }
 
     /// Of a call through shared memory.
@@ -118,9 +122,12 @@ impl Error {
     pub fn retry_is_safe(&self) -> bool {
         match &self.kind {
             ErrorKind::Unsent(_) => true,
-            ErrorKind::Platform { reason: Some(reason), .. } => {
-                Reason::ALL.iter().any(|known| known.name() == reason && known.retry_is_safe())
-            }
+            ErrorKind::Platform {
+                reason: Some(reason),
+                ..
+            } => Reason::ALL
+                .iter()
+                .any(|known| known.name() == reason && known.retry_is_safe()),
             _ => false,
         }
     }

@@ -28,12 +28,18 @@ impl StreamingResponse {
         B: Into<Bytes>,
         E: fmt::Display,
     {
-        Self { response: Response::new(""), body: BodyStream::from_stream(body_stream::boxed_stream(body)) }
+        Self {
+            response: Response::new(""),
+            body: BodyStream::from_stream(body_stream::boxed_stream(body)),
+        }
     }
 
     /// With another status.
     pub fn with_status(self, status: u16) -> Self {
-        Self { response: self.response.with_status(status), ..self }
+        Self {
+            response: self.response.with_status(status),
+            ..self
+        }
     }
 
     /// With a header field more.
@@ -41,7 +47,10 @@ impl StreamingResponse {
     /// # Errors
     /// [`crate::ErrorKind::Head`] when it is none.
     pub fn with_header(self, name: &str, value: impl AsRef<[u8]>) -> Result<Self, Error> {
-        Ok(Self { response: self.response.with_header(name, value)?, ..self })
+        Ok(Self {
+            response: self.response.with_header(name, value)?,
+            ..self
+        })
     }
 
     /// HTTP status.
@@ -91,7 +100,10 @@ impl StreamingResponse {
 
     /// With these header fields instead of those that it had.
     pub fn with_head(self, head: HeaderFields) -> Self {
-        Self { response: self.response.with_head(head), ..self }
+        Self {
+            response: self.response.with_head(head),
+            ..self
+        }
     }
 
     /// The body alone.
@@ -197,4 +209,12 @@ macro_rules! payloads {
     )* };
 }
 
-payloads!(CallBody, BodyDraft, Bytes, Vec<u8>, String, &'static [u8], &'static str);
+payloads!(
+    CallBody,
+    BodyDraft,
+    Bytes,
+    Vec<u8>,
+    String,
+    &'static [u8],
+    &'static str
+);

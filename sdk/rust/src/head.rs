@@ -1,6 +1,6 @@
 //! Header fields as they travel: one buffer, `contract/memory.md` "Head".
 
-use nearpath_shm::head::{BadHead, Field, Fields};
+use nearpath_shm::head::{HeadError, HeadField, HeadFields};
 
 use crate::error::{Error, ErrorKind};
 
@@ -16,7 +16,7 @@ impl HeaderFields {
 
     /// The first value of that name.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        Fields::new(&self.0).get(name)
+        HeadFields::new(&self.0).get(name)
     }
 
     /// All fields but those that begin with `:`.
@@ -33,27 +33,36 @@ impl HeaderFields {
         if is_connection_field(&name) {
             return Ok(());
         }
-        self.append_field(&name, value).map_err(|bad| Error::new("", None, ErrorKind::Head(bad)))
+        self.append_field(&name, value)
+            .map_err(|bad| Error::new("", None, ErrorKind::Head(bad)))
     }
 
     /// Every field, also the request's own.
     pub(crate) fn all_fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        Fields::new(&self.0).flatten().map(|field| (field.name, field.value))
+        HeadFields::new(&self.0)
+            .flatten()
+            .map(|field| (field.name, field.value))
     }
 
-    pub(crate) fn append_field(&mut self, name: &str, value: &[u8]) -> Result<(), BadHead> {
-        let field = Field::new(name.as_bytes(), value)?;
-        let (before, lengths) = (self.0.len(), field.lengths()?);
+    pub(crate) fn append_field(&mut self, name: &str, value: &[u8]) -> Result<(), HeadError> {
+        let field = HeadField::new(name.as_bytes(), value)?;
+        let (before, lengths) = (self.0.len(), field.length_prefix()?);
         self.0.extend_from_slice(&lengths);
         self.0.extend_from_slice(name.as_bytes());
         self.0.extend_from_slice(value);
-        Fields::new(&self.0).check().inspect_err(|_| self.0.truncate(before))
+        HeadFields::new(&self.0)
+            .check_all()
+            .inspect_err(|_| self.0.truncate(before))
     }
 
     /// The fields of an HTTP message, as far as they fit.
-    pub(crate) fn append_http(&mut self, fields: &http::HeaderMap) -> Result<(), BadHead> {
-        let passed = fields.iter().filter(|(name, _)| !is_connection_field(name.as_str()));
-        passed.into_iter().try_for_each(|(name, value)| self.append_field(name.as_str(), value.as_bytes()))
+    pub(crate) fn append_http(&mut self, fields: &http::HeaderMap) -> Result<(), HeadError> {
+        let passed = fields
+            .iter()
+            .filter(|(name, _)| !is_connection_field(name.as_str()));
+        passed
+            .into_iter()
+            .try_for_each(|(name, value)| self.append_field(name.as_str(), value.as_bytes()))
     }
 }
 
@@ -86,7 +95,10 @@ mod tests {
         head.push_field("Connection", b"close").unwrap();
         head.push_field("x-one", b"2").unwrap();
         assert_eq!(head.get("x-one"), Some(&b"1"[..]));
-        assert_eq!(head.iter().collect::<Vec<_>>(), [("x-one", &b"1"[..]), ("x-one", b"2")]);
+        assert_eq!(
+            head.iter().collect::<Vec<_>>(),
+            [("x-one", &b"1"[..]), ("x-one", b"2")]
+        );
         assert_eq!(head.all_fields().count(), 3);
     }
 

@@ -30,7 +30,10 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// A body that goes out.
 type OutgoingBody = Either<Full<Bytes>, HttpBody>;
 
-pub(crate) async fn accept_connections<H: Handler>(listener: TcpListener, service: Rc<HandlerService<H>>) {
+pub(crate) async fn accept_connections<H: Handler>(
+    listener: TcpListener,
+    service: Rc<HandlerService<H>>,
+) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
@@ -48,7 +51,9 @@ async fn serve_connection<H: Handler>(stream: TcpStream, service: Rc<HandlerServ
         let service = Rc::clone(&service);
         async move { Ok::<_, Infallible>(handle_request(request, &service).await) }
     });
-    let connection = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer);
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .serve_connection(TokioIo::new(stream), answer);
     let mut connection = pin!(connection);
     tokio::select! {
         _ = connection.as_mut() => return, // who hangs up in the middle needs no answer
@@ -66,7 +71,10 @@ async fn handle_request<H: Handler>(
         Err(refusal) => return http_response(refusal).map(Either::Left),
     };
     let context = request.context;
-    match CONTEXT.scope(context, service.handler.handle(request)).await {
+    match CONTEXT
+        .scope(context, service.handler.handle(request))
+        .await
+    {
         HandlerResponse::Whole(response) => http_response(response).map(Either::Left),
         HandlerResponse::Streaming(streaming) => {
             let body = HttpBody(streaming.body.with_context(context));
@@ -75,7 +83,10 @@ async fn handle_request<H: Handler>(
     }
 }
 
-async fn read_request(request: http::Request<Incoming>, streams: bool) -> Result<Request, Response> {
+async fn read_request(
+    request: http::Request<Incoming>,
+    streams: bool,
+) -> Result<Request, Response> {
     let (parts, body) = request.into_parts();
     let mut head = HeaderFields::default();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -84,7 +95,9 @@ async fn read_request(request: http::Request<Incoming>, streams: bool) -> Result
         .and_then(|()| head.append_field(":path", path.as_bytes()));
     let read = own.and_then(|()| head.append_http(&parts.headers));
     read.map_err(|bad| Response::new(format!("{bad}\n")).with_status(431))?;
-    let context = CallContext::default().with_traceparent(head.get("traceparent")).with_timeout(head.get("x-timeout"));
+    let context = CallContext::default()
+        .with_traceparent(head.get("traceparent"))
+        .with_timeout(head.get("x-timeout"));
     let request = Request {
         head,
         body: CallBody::default(),
@@ -95,19 +108,33 @@ async fn read_request(request: http::Request<Incoming>, streams: bool) -> Result
         context,
     };
     if streams {
-        return Ok(Request { source: Some(BodySource::Http(body)), ..request });
+        return Ok(Request {
+            source: Some(BodySource::Http(body)),
+            ..request
+        });
     }
-    let body = Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(|error| {
-        let status = if error.is::<LengthLimitError>() { 413 } else { 400 };
-        Response::new(format!("the request's body: {error}\n")).with_status(status)
-    })?;
-    Ok(Request { body: body.to_bytes().into(), ..request })
+    let body = Limited::new(body, MAX_BODY_BYTES)
+        .collect()
+        .await
+        .map_err(|error| {
+            let status = if error.is::<LengthLimitError>() {
+                413
+            } else {
+                400
+            };
+            Response::new(format!("the request's body: {error}\n")).with_status(status)
+        })?;
+    Ok(Request {
+        body: body.to_bytes().into(),
+        ..request
+    })
 }
 
 /// Fields that HTTP does not know are left out.
 fn http_response(response: Response) -> http::Response<Full<Bytes>> {
     let mut out = http::Response::new(Full::default());
-    *out.status_mut() = http::StatusCode::from_u16(response.status()).unwrap_or(http::StatusCode::BAD_GATEWAY);
+    *out.status_mut() =
+        http::StatusCode::from_u16(response.status()).unwrap_or(http::StatusCode::BAD_GATEWAY);
     for (name, value) in response.head().iter() {
         let name = http::HeaderName::from_bytes(name.as_bytes());
         if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) {

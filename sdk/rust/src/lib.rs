@@ -92,8 +92,14 @@ pub async fn call(name: &str, payload: impl Into<CallBody>) -> Result<Response, 
 ///
 /// # Errors
 /// As [`call`].
-pub async fn call_with(name: &str, payload: impl Into<CallBody>, ask: CallOptions) -> Result<Response, Error> {
-    thread_context::current_thread().call(name, payload.into(), &ask).await
+pub async fn call_with(
+    name: &str,
+    payload: impl Into<CallBody>,
+    ask: CallOptions,
+) -> Result<Response, Error> {
+    thread_context::current_thread()
+        .call(name, payload.into(), &ask)
+        .await
 }
 
 /// Calls a function with a body that goes as its pieces come, and returns when the answer begins, which may be before the body
@@ -115,13 +121,19 @@ where
 ///
 /// # Errors
 /// As [`call_stream`].
-pub async fn call_stream_with<S, B, E>(name: &str, body: S, ask: CallOptions) -> Result<StreamingResponse, Error>
+pub async fn call_stream_with<S, B, E>(
+    name: &str,
+    body: S,
+    ask: CallOptions,
+) -> Result<StreamingResponse, Error>
 where
     S: Stream<Item = Result<B, E>> + 'static,
     B: Into<Bytes>,
     E: fmt::Display,
 {
-    thread_context::current_thread().stream_call(name, body_stream::boxed_stream(body), &ask).await
+    thread_context::current_thread()
+        .stream_call(name, body_stream::boxed_stream(body), &ask)
+        .await
 }
 
 /// Has a function called later: the gateway queues the call, and sends the answer to [`CallOptions::callback`] if there is one. Returns
@@ -129,8 +141,14 @@ where
 ///
 /// # Errors
 /// When the gateway did not accept it.
-pub async fn call_later(name: &str, payload: impl Into<CallBody>, ask: CallOptions) -> Result<Option<String>, Error> {
-    thread_context::current_thread().call_later(name, &payload.into(), &ask).await
+pub async fn call_later(
+    name: &str,
+    payload: impl Into<CallBody>,
+    ask: CallOptions,
+) -> Result<Option<String>, Error> {
+    thread_context::current_thread()
+        .call_later(name, &payload.into(), &ask)
+        .await
 }
 
 /// Sends an event to one instance of each function of the domain that subscribes to the topic, and says to how many. Outside a
@@ -146,8 +164,14 @@ pub async fn publish(topic: &str, payload: impl Into<Bytes>) -> Result<PublishRe
 ///
 /// # Errors
 /// As [`publish`].
-pub async fn publish_with(topic: &str, payload: impl Into<Bytes>, ask: CallOptions) -> Result<PublishReport, Error> {
-    thread_context::current_thread().publish_event(topic, payload.into(), &ask).await
+pub async fn publish_with(
+    topic: &str,
+    payload: impl Into<Bytes>,
+    ask: CallOptions,
+) -> Result<PublishReport, Error> {
+    thread_context::current_thread()
+        .publish_event(topic, payload.into(), &ask)
+        .await
 }
 
 /// Sends an event. It was handed over when this returns, and may still be lost with its receiver.
@@ -162,6 +186,12 @@ pub async fn notify(name: &str, payload: impl Into<CallBody>) -> Result<(), Erro
 ///
 /// # Errors
 /// As [`notify`].
-pub async fn notify_with(name: &str, payload: impl Into<CallBody>, ask: CallOptions) -> Result<(), Error> {
-    thread_context::current_thread().send_event(name, payload.into(), &ask).await
+pub async fn notify_with(
+    name: &str,
+    payload: impl Into<CallBody>,
+    ask: CallOptions,
+) -> Result<(), Error> {
+    thread_context::current_thread()
+        .send_event(name, payload.into(), &ask)
+        .await
 }

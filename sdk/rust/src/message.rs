@@ -34,7 +34,11 @@ pub struct Request {
 impl Request {
     /// Takes what the handler needs; the rest stays to answer with.
     pub(crate) fn from_incoming(incoming: &mut IncomingCall) -> Self {
-        let context = CallContext { deadline: incoming.deadline, trace: incoming.trace, span: incoming.span };
+        let context = CallContext {
+            deadline: incoming.deadline,
+            trace: incoming.trace,
+            span: incoming.span,
+        };
         Self {
             head: HeaderFields::from_bytes(incoming.take_head()),
             body: std::mem::take(&mut incoming.body),
@@ -57,12 +61,17 @@ impl Request {
     }
 
     fn pseudo_field(&self, name: &str, otherwise: &'static str) -> &str {
-        self.head.get(name).and_then(|value| std::str::from_utf8(value).ok()).unwrap_or(otherwise)
+        self.head
+            .get(name)
+            .and_then(|value| std::str::from_utf8(value).ok())
+            .unwrap_or(otherwise)
     }
 
     /// The first header field of that name, in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.head.get(name).and_then(|value| std::str::from_utf8(value).ok())
+        self.head
+            .get(name)
+            .and_then(|value| std::str::from_utf8(value).ok())
     }
 
     /// The header fields.
@@ -73,7 +82,7 @@ impl Request {
     /// The payload. It may lie in shared memory, whose slot is free when the last clone of these bytes is dropped: copy what is
     /// kept. A function of the domain that breaks the rules can change it meanwhile.
     ///
-    /// Of a server that streams ([`crate::FunctionServer::streaming`]) it is what has come: see [`Request::into_stream`].
+    /// Of a server that streams ([`crate::FunctionServer::streaming`]) it is what has come: see [`CertificateRequest::into_stream`].
     pub fn body(&self) -> &Bytes {
         self.body.bytes()
     }
@@ -86,7 +95,8 @@ impl Request {
     /// The payload as it comes. It comes so where the server streams; otherwise it is there, and comes in one piece.
     pub fn into_stream(self) -> BodyStream {
         let deadline = self.context.deadline;
-        BodyStream::from_source("", self.path, self.body.into(), self.source).with_deadline(deadline)
+        BodyStream::from_source("", self.path, self.body.into(), self.source)
+            .with_deadline(deadline)
     }
 
     /// Takes the payload out, to be read as it comes; the rest of the request stays.
@@ -104,7 +114,15 @@ impl Request {
     pub fn take_payload(&mut self) -> Self {
         let (body, rest) = (self.body.share(), self.source.take());
         let (path, context) = (self.path, self.context);
-        Self { head: HeaderFields::default(), body, source: rest, caller: None, is_event: self.is_event, path, context }
+        Self {
+            head: HeaderFields::default(),
+            body,
+            source: rest,
+            caller: None,
+            is_event: self.is_event,
+            path,
+            context,
+        }
     }
 
     /// With a payload that was read from its parts.
@@ -119,7 +137,9 @@ impl Request {
 
     /// The function that calls, `NAME.NAMESPACE`, as the node says; none when it is the gateway or came over HTTP.
     pub fn caller(&self) -> Option<&str> {
-        self.caller.as_ref().and_then(|caller| caller.function_name())
+        self.caller
+            .as_ref()
+            .and_then(|caller| caller.function_name())
     }
 
     /// Returns true for an event, which has no answer.
@@ -158,16 +178,36 @@ pub struct Response {
 /// The clone has its body in common with the original: neither is passed on without a copy while the other is there.
 impl Clone for Response {
     fn clone(&self) -> Self {
-        let Self { status, head, body, path, not_nearer, instance, length } = self;
+        let Self {
+            status,
+            head,
+            body,
+            path,
+            not_nearer,
+            instance,
+            length,
+        } = self;
         let (head, body, not_nearer) = (head.clone(), body.share(), not_nearer.clone());
-        Self { status: *status, head, body, path: *path, not_nearer, instance: *instance, length: *length }
+        Self {
+            status: *status,
+            head,
+            body,
+            path: *path,
+            not_nearer,
+            instance: *instance,
+            length: *length,
+        }
     }
 }
 
 impl Response {
     /// Status 200 with this body.
     pub fn new(body: impl Into<CallBody>) -> Self {
-        Self { status: 200, body: body.into(), ..Self::default() }
+        Self {
+            status: 200,
+            body: body.into(),
+            ..Self::default()
+        }
     }
 
     /// With another status.
@@ -213,7 +253,11 @@ impl Response {
     }
 
     pub(crate) fn with_path_report(self, ReportedPath { path, not_nearer }: ReportedPath) -> Self {
-        Self { path: Some(path), not_nearer, ..self }
+        Self {
+            path: Some(path),
+            not_nearer,
+            ..self
+        }
     }
 
     /// HTTP status.
@@ -228,7 +272,9 @@ impl Response {
 
     /// The first header field of that name, in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.head.get(name).and_then(|value| std::str::from_utf8(value).ok())
+        self.head
+            .get(name)
+            .and_then(|value| std::str::from_utf8(value).ok())
     }
 
     /// The header fields.
@@ -236,7 +282,7 @@ impl Response {
         &self.head
     }
 
-    /// The payload; as [`Request::body`].
+    /// The payload; as [`CertificateRequest::body`].
     pub fn body(&self) -> &Bytes {
         self.body.bytes()
     }
@@ -274,23 +320,46 @@ impl Response {
     /// Converts a reply of shared memory; an answer of the platform is an error.
     pub(crate) fn from_reply(function: &str, reply: &mut CallReply) -> Result<Self, Error> {
         if reply.is_platform {
-            let reason = Reason::ALL.iter().find(|reason| **reason as u16 == reply.reason);
+            let reason = Reason::ALL
+                .iter()
+                .find(|reason| **reason as u16 == reply.reason);
             let text = String::from_utf8_lossy(&reply.body).trim_end().to_owned();
-            let kind =
-                ErrorKind::Platform { status: reply.status, reason: reason.map(|reason| reason.name().into()), text };
+            let kind = ErrorKind::Platform {
+                status: reply.status,
+                reason: reason.map(|reason| reason.name().into()),
+                text,
+            };
             return Err(Error::new(function, Some(Path::Shm), kind));
         }
         let status = if reply.status == 0 { 200 } else { reply.status };
         let head = HeaderFields::from_bytes(reply.take_head());
         let (path, instance) = (Some(Path::Shm), Some(reply.answered_by.0));
-        let length = reply.reader.as_ref().map_or(Some(reply.body.len() as u64), BodyReader::total_bytes);
+        let length = reply
+            .reader
+            .as_ref()
+            .map_or(Some(reply.body.len() as u64), BodyReader::total_bytes);
         let body = std::mem::take(&mut reply.body);
-        Ok(Self { status, head, body, path, instance, length, ..Self::default() })
+        Ok(Self {
+            status,
+            head,
+            body,
+            path,
+            instance,
+            length,
+            ..Self::default()
+        })
     }
 
     pub(crate) fn into_call_response(self) -> CallResponse {
         let fields = self.head.iter();
-        let fields = fields.map(|(name, value)| (name.to_owned().into(), Bytes::copy_from_slice(value))).collect();
-        CallResponse { status: self.status, fields, body: self.body, ..CallResponse::default() }
+        let fields = fields
+            .map(|(name, value)| (name.to_owned().into(), Bytes::copy_from_slice(value)))
+            .collect();
+        CallResponse {
+            status: self.status,
+            fields,
+            body: self.body,
+            ..CallResponse::default()
+        }
     }
 }

@@ -27,15 +27,22 @@ impl ReportedPath {
     /// Reads the answer's field. A gateway without it, such as OpenFaaS's, was called over HTTP because of `obstacle`; so was one of
     /// a later release, which reports a path without a name here.
     pub(crate) fn of(field: Option<&[u8]>, obstacle: Obstacle) -> Self {
-        let plain = Self { path: Path::Http, not_nearer: Some(Cow::Borrowed(obstacle.name())) };
-        field.and_then(|field| std::str::from_utf8(field).ok()).and_then(Self::read).unwrap_or(plain)
+        let plain = Self {
+            path: Path::Http,
+            not_nearer: Some(Cow::Borrowed(obstacle.name())),
+        };
+        field
+            .and_then(|field| std::str::from_utf8(field).ok())
+            .and_then(Self::read)
+            .unwrap_or(plain)
     }
 
     fn read(field: &str) -> Option<Self> {
         let mut words = field.split(';').map(str::trim);
         let path = Path::from_name(words.next()?)?;
-        let not_nearer =
-            words.find_map(|word| word.strip_prefix("not_nearer=")).map(|name| Cow::Owned(name.to_owned()));
+        let not_nearer = words
+            .find_map(|word| word.strip_prefix("not_nearer="))
+            .map(|name| Cow::Owned(name.to_owned()));
         Some(Self { path, not_nearer })
     }
 }
@@ -45,30 +52,54 @@ mod tests {
     use super::*;
 
     fn told(field: Option<&str>) -> (Path, Option<String>) {
-        let ReportedPath { path, not_nearer } = ReportedPath::of(field.map(str::as_bytes), Obstacle::NoParty);
+        let ReportedPath { path, not_nearer } =
+            ReportedPath::of(field.map(str::as_bytes), Obstacle::NoParty);
         (path, not_nearer.map(Cow::into_owned))
     }
 
     #[test]
     fn what_the_answer_says_holds() {
         assert_eq!(told(Some("shm")), (Path::Shm, None));
-        assert_eq!(told(Some("http; not_nearer=no_domain")), (Path::Http, Some("no_domain".into())));
-        assert_eq!(told(Some("tls; not_nearer=udp_blocked")), (Path::Tls, Some("udp_blocked".into())));
-        assert_eq!(told(Some("quic;not_nearer=other_node")), (Path::Quic, Some("other_node".into())));
+        assert_eq!(
+            told(Some("http; not_nearer=no_domain")),
+            (Path::Http, Some("no_domain".into()))
+        );
+        assert_eq!(
+            told(Some("tls; not_nearer=udp_blocked")),
+            (Path::Tls, Some("udp_blocked".into()))
+        );
+        assert_eq!(
+            told(Some("quic;not_nearer=other_node")),
+            (Path::Quic, Some("other_node".into()))
+        );
     }
 
     /// Names of a later release: a path counts as HTTP, an obstacle is handed on.
     #[test]
     fn unknown_names_are_no_error() {
-        assert_eq!(told(Some("pigeon; not_nearer=fog")), (Path::Http, Some("no_party".into())));
-        assert_eq!(told(Some("quic; not_nearer=fog")), (Path::Quic, Some("fog".into())));
-        assert!(Path::ALL.iter().all(|path| told(Some(path.name())) == (*path, None)));
+        assert_eq!(
+            told(Some("pigeon; not_nearer=fog")),
+            (Path::Http, Some("no_party".into()))
+        );
+        assert_eq!(
+            told(Some("quic; not_nearer=fog")),
+            (Path::Quic, Some("fog".into()))
+        );
+        assert!(
+            Path::ALL
+                .iter()
+                .all(|path| told(Some(path.name())) == (*path, None))
+        );
     }
 
     #[test]
     fn one_that_says_nothing_was_called_over_http() {
         for field in [None, Some(""), Some("pigeon"), Some("?")] {
-            assert_eq!(told(field), (Path::Http, Some("no_party".into())), "{field:?}");
+            assert_eq!(
+                told(field),
+                (Path::Http, Some("no_party".into())),
+                "{field:?}"
+            );
         }
     }
 }

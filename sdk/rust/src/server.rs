@@ -26,7 +26,7 @@ use crate::thread_context;
 /// Default time limit for open calls after a stop request.
 const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(30);
 
-/// Handler of calls: every `async` function or closure from [`Request`] to a type that is [`IntoResponse`].
+/// Handler of calls: every `async` function or closure from [`CertificateRequest`] to a type that is [`IntoResponse`].
 pub trait Handler: 'static {
     /// Answers one call. The future is dropped when the caller gives up.
     fn handle(&self, request: Request) -> impl Future<Output = HandlerResponse>;
@@ -54,7 +54,12 @@ pub struct FunctionServer<H> {
 impl<H: Handler> FunctionServer<H> {
     /// Creates a server with the environment of the process.
     pub fn new(handler: H) -> Self {
-        Self { handler, environment: Environment::from_process(), drain_grace: DEFAULT_DRAIN_GRACE, streams: false }
+        Self {
+            handler,
+            environment: Environment::from_process(),
+            drain_grace: DEFAULT_DRAIN_GRACE,
+            streams: false,
+        }
     }
 
     /// Listens for HTTP there instead of at `upstream_url`, `PORT` or port 5000, whichever is set first.
@@ -63,7 +68,7 @@ impl<H: Handler> FunctionServer<H> {
         self
     }
 
-    /// The handler is called when a request begins, and reads its body as it comes: [`Request::into_stream`].
+    /// The handler is called when a request begins, and reads its body as it comes: [`CertificateRequest::into_stream`].
     pub fn streaming(mut self) -> Self {
         self.streams = true;
         self
@@ -87,8 +92,14 @@ impl<H: Handler> FunctionServer<H> {
     /// [`ErrorKind::Listen`] when the port for HTTP is taken.
     pub fn run(self) -> Result<(), Error> {
         self.serve_until(async {
-            let told = |kind| signal(kind).map_err(|error| setup_error(format!("cannot wait for signals: {error}")));
-            let (mut term, mut int) = (told(SignalKind::terminate())?, told(SignalKind::interrupt())?);
+            let told = |kind| {
+                signal(kind)
+                    .map_err(|error| setup_error(format!("cannot wait for signals: {error}")))
+            };
+            let (mut term, mut int) = (
+                told(SignalKind::terminate())?,
+                told(SignalKind::interrupt())?,
+            );
             tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
             Ok(())
         })
@@ -108,13 +119,20 @@ impl<H: Handler> FunctionServer<H> {
     fn serve_until(self, end: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
         let address = self.environment.listen;
         let listener = bind_listener(address).map_err(|error| listen_error(address, &error))?;
-        let role = thread_context::EndpointRole { serves: true, streams: self.streams };
+        let role = thread_context::EndpointRole {
+            serves: true,
+            streams: self.streams,
+        };
         let service = Rc::new(HandlerService::new(self.handler, self.streams));
         let member = Rc::clone(&service);
         let member = async move |post: AsyncEndpoint| serve_from_memory(&post, &member).await;
         thread_context::run_thread(self.environment, role, member, async || {
-            let listener = TcpListener::from_std(listener).map_err(|error| listen_error(address, &error))?;
-            let http = spawn_local(http_listener::accept_connections(listener, Rc::clone(&service)));
+            let listener =
+                TcpListener::from_std(listener).map_err(|error| listen_error(address, &error))?;
+            let http = spawn_local(http_listener::accept_connections(
+                listener,
+                Rc::clone(&service),
+            ));
             let ended = end.await;
             http.abort();
             let _ = tokio::time::timeout(self.drain_grace, service.open_work.drain_all()).await;
@@ -139,7 +157,11 @@ pub(crate) struct HandlerService<H> {
 
 impl<H> HandlerService<H> {
     pub(crate) fn new(handler: H, streams: bool) -> Self {
-        Self { handler, open_work: OpenWork::default(), streams }
+        Self {
+            handler,
+            open_work: OpenWork::default(),
+            streams,
+        }
     }
 }
 
@@ -175,12 +197,19 @@ async fn handle_call<H: Handler>(mut received: ReceivedCall, service: Rc<Handler
     };
     match answer {
         HandlerResponse::Whole(response) => received.send_response(response.into_call_response()),
-        HandlerResponse::Streaming(streaming) => CONTEXT.scope(context, write_stream(received, streaming)).await,
+        HandlerResponse::Streaming(streaming) => {
+            CONTEXT
+                .scope(context, write_stream(received, streaming))
+                .await
+        }
     }
 }
 
 /// Writes a streamed response until no more is wanted. A failing stream aborts it.
-async fn write_stream(received: ReceivedCall, StreamingResponse { response, mut body }: StreamingResponse) {
+async fn write_stream(
+    received: ReceivedCall,
+    StreamingResponse { response, mut body }: StreamingResponse,
+) {
     if received.is_event {
         return received.send_response(response.into_call_response()); // nobody reads it
     }
@@ -202,7 +231,9 @@ async fn write_stream(received: ReceivedCall, StreamingResponse { response, mut 
 }
 
 pub(crate) fn listen_error(address: SocketAddr, error: &std::io::Error) -> Error {
-    setup_error(format!("cannot listen on {address}: {error}; `upstream_url` or `PORT` names the port for HTTP"))
+    setup_error(format!(
+        "cannot listen on {address}: {error}; `upstream_url` or `PORT` names the port for HTTP"
+    ))
 }
 
 pub(crate) fn setup_error(text: String) -> Error {

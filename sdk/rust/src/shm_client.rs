@@ -29,7 +29,11 @@ pub(crate) async fn call_function(
     context: CallContext,
 ) -> Result<Response, Error> {
     let to = CallDestination::Function(function);
-    let mut send = || with_request(ask, &Bytes::new(), context, |request| post.call_with(to, request, body));
+    let mut send = || {
+        with_request(ask, &Bytes::new(), context, |request| {
+            post.call_with(to, request, body)
+        })
+    };
     let mut sent = send();
     if matches!(sent, Err(UnsentReason::NoCredit)) {
         sent = Box::pin(retry_with_credit(post, function, context, send)).await; // seldom, and so on the heap
@@ -52,7 +56,9 @@ pub(crate) async fn open_call(
 ) -> Result<(CallFuture, BodyWriter), UnsentReason> {
     let none = Bytes::new();
     let send = || {
-        with_request(ask, &none, context, |request| post.open_call(CallDestination::Function(function), request, None))
+        with_request(ask, &none, context, |request| {
+            post.open_call(CallDestination::Function(function), request, None)
+        })
     };
     let opened = match send() {
         Err(UnsentReason::NoCredit) => retry_with_credit(post, function, context, send).await,
@@ -67,17 +73,23 @@ pub(crate) async fn streaming_response(
     call: CallFuture,
     context: CallContext,
 ) -> Result<StreamingResponse, Error> {
-    let mut reply = call.await.map_err(|error| Error::from_call_error(name, error))?;
+    let mut reply = call
+        .await
+        .map_err(|error| Error::from_call_error(name, error))?;
     let (response, first) = Response::from_reply(name, &mut reply)?.into_parts();
     let rest = reply.reader.take().map(BodySource::Shm);
-    let body = BodyStream::from_source(name, Path::Shm, first, rest).with_deadline(context.deadline);
+    let body =
+        BodyStream::from_source(name, Path::Shm, first, rest).with_deadline(context.deadline);
     Ok(StreamingResponse { response, body })
 }
 
 /// Writes a body as its pieces come. Why it failed, if it did: then the call, or the answer, is aborted.
 pub(crate) async fn write_body(mut writer: BodyWriter, mut body: OwnStream) -> Result<(), String> {
     use futures_util::StreamExt;
-    while std::future::poll_fn(|cx| writer.poll_ready(cx)).await.is_ok() {
+    while std::future::poll_fn(|cx| writer.poll_ready(cx))
+        .await
+        .is_ok()
+    {
         match body.next().await {
             Some(Ok(piece)) => {
                 let _ = writer.push_chunk(piece); // not wanted: the next look says so
@@ -99,7 +111,11 @@ async fn retry_with_credit<T>(
     context: CallContext,
     mut send: impl FnMut() -> Result<T, UnsentReason>,
 ) -> Result<T, UnsentReason> {
-    let patience = if context.deadline == 0 { CREDIT_TIMEOUT } else { clock::time_until(context.deadline) };
+    let patience = if context.deadline == 0 {
+        CREDIT_TIMEOUT
+    } else {
+        clock::time_until(context.deadline)
+    };
     let tries = async {
         loop {
             post.wait_credit(function).await;
@@ -109,7 +125,9 @@ async fn retry_with_credit<T>(
             }
         }
     };
-    tokio::time::timeout(patience, tries).await.unwrap_or(Err(UnsentReason::NoCredit))
+    tokio::time::timeout(patience, tries)
+        .await
+        .unwrap_or(Err(UnsentReason::NoCredit))
 }
 
 /// Builds the request on the stack of whoever sends it.
@@ -122,8 +140,18 @@ pub(crate) fn with_request<T>(
     let method = ask.method.as_deref().unwrap_or("POST").as_bytes();
     let path = ask.path.as_deref().unwrap_or("/").as_bytes();
     let plain: [(&str, &[u8]); 2] = [(":method", method), (":path", path)];
-    let CallContext { deadline, trace, span } = context;
-    let request = |fields| nearpath_domain::CallRequest { fields, body: body.clone(), deadline, trace, span };
+    let CallContext {
+        deadline,
+        trace,
+        span,
+    } = context;
+    let request = |fields| nearpath_domain::CallRequest {
+        fields,
+        body: body.clone(),
+        deadline,
+        trace,
+        span,
+    };
     match ask.head.iter().next() {
         None => send(&request(&plain)),
         Some(_) => {

@@ -58,7 +58,11 @@ pub(crate) struct EndpointRole {
 /// This thread's.
 pub(crate) fn current_thread() -> Rc<ThreadContext> {
     CURRENT_THREAD.with_borrow_mut(|here| {
-        Rc::clone(here.get_or_insert_with(|| Rc::new(ThreadContext::new(Environment::from_process(), false))))
+        Rc::clone(
+            here.get_or_insert_with(|| {
+                Rc::new(ThreadContext::new(Environment::from_process(), false))
+            }),
+        )
     })
 }
 
@@ -73,8 +77,16 @@ pub(crate) fn run_thread<T>(
     member: impl AsyncFn(AsyncEndpoint) + 'static,
     inside: impl AsyncFnOnce() -> T,
 ) -> Result<T, Error> {
-    let loops = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = loops.map_err(|error| Error::new("", None, ErrorKind::Listen(format!("no event loop: {error}"))))?;
+    let loops = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = loops.map_err(|error| {
+        Error::new(
+            "",
+            None,
+            ErrorKind::Listen(format!("no event loop: {error}")),
+        )
+    })?;
     let home = Rc::new(ThreadContext::new(environment, true));
     let before = CURRENT_THREAD.replace(Some(Rc::clone(&home)));
     let local = LocalSet::new();
@@ -96,7 +108,13 @@ pub(crate) async fn idle_until_hang_up(post: AsyncEndpoint) {
 impl ThreadContext {
     fn new(environment: Environment, inside: bool) -> Self {
         let client = GatewayClient::new(environment.gateway.clone());
-        Self { environment, client, endpoint: RefCell::default(), joined_at: Cell::default(), has_event_loop: inside }
+        Self {
+            environment,
+            client,
+            endpoint: RefCell::default(),
+            joined_at: Cell::default(),
+            has_event_loop: inside,
+        }
     }
 
     /// Returns the endpoint, while the thread is in a domain.
@@ -105,7 +123,10 @@ impl ThreadContext {
     }
 
     /// Tries to join the domain. None without a dispatch socket, or when the node refuses.
-    async fn join_domain(&self, EndpointRole { serves, streams }: EndpointRole) -> Option<EndpointDriver> {
+    async fn join_domain(
+        &self,
+        EndpointRole { serves, streams }: EndpointRole,
+    ) -> Option<EndpointDriver> {
         let door = self.environment.dispatch_socket.as_deref()?;
         let settings = EndpointSettings {
             serves,
@@ -149,14 +170,24 @@ impl ThreadContext {
     }
 
     pub(crate) fn draft_body(&self, bytes: usize) -> BodyDraft {
-        self.endpoint().map_or_else(|| BodyDraft::in_private_memory(bytes), |post| post.draft_body(bytes))
+        self.endpoint().map_or_else(
+            || BodyDraft::in_private_memory(bytes),
+            |post| post.draft_body(bytes),
+        )
     }
 
-    pub(crate) async fn call(&self, name: &str, mut body: CallBody, ask: &CallOptions) -> Result<Response, Error> {
+    pub(crate) async fn call(
+        &self,
+        name: &str,
+        mut body: CallBody,
+        ask: &CallOptions,
+    ) -> Result<Response, Error> {
         let function = parse_function(name)?;
         let _twice = ask.idempotent.then(|| body.bytes().clone()); // what may be needed again is not handed over
         let context = CallContext::current().with_options(ask);
-        let first = self.try_call(name, &function, &mut body, ask, context).await;
+        let first = self
+            .try_call(name, &function, &mut body, ask, context)
+            .await;
         match &first {
             // Seldom, and so on the heap: a call's future is as large as the largest way that it can take.
             Err(error) if ask.idempotent && matches!(error.kind(), ErrorKind::Died(_)) => {
@@ -202,7 +233,13 @@ impl ThreadContext {
             match shm_client::open_call(&post, &function, ask, context).await {
                 Ok((call, writer)) => {
                     let write = shm_client::write_body(writer, body);
-                    return self.await_response(name, write, shm_client::streaming_response(name, call, context)).await;
+                    return self
+                        .await_response(
+                            name,
+                            write,
+                            shm_client::streaming_response(name, call, context),
+                        )
+                        .await;
                 }
                 Err(why) if ask.shm_only => return Err(Error::from_unsent(name, why)),
                 Err(_) => {}
@@ -213,7 +250,8 @@ impl ThreadContext {
         let (sender, upload) = UploadBody::new();
         let way = GatewayMode::Sync(self.shm_obstacle(&function));
         let answer = self.client.stream_call(name, way, upload, ask, context);
-        self.await_response(name, http_client::write_upload(sender, body), answer).await
+        self.await_response(name, http_client::write_upload(sender, body), answer)
+            .await
     }
 
     /// The beginning of an answer, while the call's body is sent; that goes on afterwards.
@@ -227,13 +265,20 @@ impl ThreadContext {
         let mut sending = Some(self.start_upload(write, Rc::clone(&failure)));
         let mut answer = pin!(answer);
         let answered = poll_fn(|cx| {
-            if sending.as_mut().is_some_and(|sending| sending.poll_upload(cx).is_ready()) {
+            if sending
+                .as_mut()
+                .is_some_and(|sending| sending.poll_upload(cx).is_ready())
+            {
                 sending = None;
             }
             answer.as_mut().poll(cx)
         });
         let answered = answered.await.map_err(|error| match failure.take() {
-            Some(why) => Error::new(name, error.path(), ErrorKind::Cut(format!("the body of the call failed: {why}"))),
+            Some(why) => Error::new(
+                name,
+                error.path(),
+                ErrorKind::Cut(format!("the body of the call failed: {why}")),
+            ),
             None => error,
         });
         answered.map(|StreamingResponse { response, body }| StreamingResponse {
@@ -265,7 +310,12 @@ impl ThreadContext {
     ) -> Result<Option<String>, Error> {
         parse_function(name)?;
         let context = CallContext::current().with_options(ask);
-        queued_call_id(name, self.client.call(GatewayMode::Async, name, body.bytes(), ask, context).await?)
+        queued_call_id(
+            name,
+            self.client
+                .call(GatewayMode::Async, name, body.bytes(), ask, context)
+                .await?,
+        )
     }
 
     /// Sends an event to the subscribers. Outside a domain there are none.
@@ -278,8 +328,12 @@ impl ThreadContext {
         check_topic(topic)?;
         let context = CallContext::current().with_options(ask);
         loop {
-            let Some(post) = self.endpoint() else { return Ok(PublishReport::default()) };
-            let published = shm_client::with_request(ask, &body, context, |request| post.publish_event(topic, request));
+            let Some(post) = self.endpoint() else {
+                return Ok(PublishReport::default());
+            };
+            let published = shm_client::with_request(ask, &body, context, |request| {
+                post.publish_event(topic, request)
+            });
             if published != PublishReport::default() || !self.in_join_grace() {
                 return Ok(published);
             }
@@ -287,12 +341,21 @@ impl ThreadContext {
         }
     }
 
-    pub(crate) async fn send_event(&self, name: &str, mut body: CallBody, ask: &CallOptions) -> Result<(), Error> {
+    pub(crate) async fn send_event(
+        &self,
+        name: &str,
+        mut body: CallBody,
+        ask: &CallOptions,
+    ) -> Result<(), Error> {
         let function = parse_function(name)?;
         let context = CallContext::current().with_options(ask);
         if let Some(post) = self.endpoint_for(&function).await {
             let sent = shm_client::with_request(ask, &Bytes::new(), context, |request| {
-                post.send_event_with(nearpath_domain::CallDestination::Function(&function), request, &mut body)
+                post.send_event_with(
+                    nearpath_domain::CallDestination::Function(&function),
+                    request,
+                    &mut body,
+                )
             });
             match sent {
                 Err(why) if ask.shm_only || why == nearpath_domain::UnsentReason::BodyLost => {
@@ -304,7 +367,13 @@ impl ThreadContext {
         } else if ask.shm_only {
             return Err(unreachable_error(name));
         }
-        queued_call_id(name, self.client.call(GatewayMode::Async, name, body.bytes(), ask, context).await?).map(drop)
+        queued_call_id(
+            name,
+            self.client
+                .call(GatewayMode::Async, name, body.bytes(), ask, context)
+                .await?,
+        )
+        .map(drop)
     }
 
     /// Returns the obstacle to shared memory.
@@ -315,7 +384,8 @@ impl ThreadContext {
     /// Returns the endpoint, if the function can be called there.
     async fn endpoint_for(&self, function: &FunctionId) -> Option<AsyncEndpoint> {
         let post = self.endpoint()?;
-        let reaches = post.has_function(function) || Box::pin(self.wait_for_function(&post, function)).await;
+        let reaches =
+            post.has_function(function) || Box::pin(self.wait_for_function(&post, function)).await;
         reaches.then_some(post)
     }
 
@@ -331,19 +401,30 @@ impl ThreadContext {
     }
 
     fn in_join_grace(&self) -> bool {
-        self.joined_at.get().is_some_and(|joined| joined.elapsed() < JOIN_GRACE)
+        self.joined_at
+            .get()
+            .is_some_and(|joined| joined.elapsed() < JOIN_GRACE)
     }
 }
 
 pub(crate) fn check_topic(topic: &str) -> Result<(), Error> {
-    let why =
-        || format!("no event can have that topic: {topic:?} is empty, longer than 65,535 bytes, or has a wildcard");
-    topic::is_topic(topic).then_some(()).ok_or_else(|| Error::new("", None, ErrorKind::Name(why())))
+    let why = || {
+        format!(
+            "no event can have that topic: {topic:?} is empty, longer than 65,535 bytes, or has a wildcard"
+        )
+    };
+    topic::is_topic(topic)
+        .then_some(())
+        .ok_or_else(|| Error::new("", None, ErrorKind::Name(why())))
 }
 
 pub(crate) fn parse_function(name: &str) -> Result<FunctionId, Error> {
     name.parse().map_err(|invalid| {
-        Error::new(name, None, ErrorKind::Name(format!("no function can have that name: {invalid}")))
+        Error::new(
+            name,
+            None,
+            ErrorKind::Name(format!("no function can have that name: {invalid}")),
+        )
     })
 }
 
@@ -358,6 +439,10 @@ pub(crate) fn queued_call_id(name: &str, answer: Response) -> Result<Option<Stri
         return Ok(answer.header("x-call-id").map(str::to_owned));
     }
     let text = String::from_utf8_lossy(answer.body()).trim_end().to_owned();
-    let kind = ErrorKind::Platform { status: answer.status(), reason: None, text };
+    let kind = ErrorKind::Platform {
+        status: answer.status(),
+        reason: None,
+        text,
+    };
     Err(Error::new(name, Some(Path::Http), kind))
 }

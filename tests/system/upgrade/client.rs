@@ -15,56 +15,77 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 /// Whatever goes wrong, told in words.
-pub(super) type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type RequestFailure = Box<dyn std::error::Error + Send + Sync>;
 
 /// A connection of its own, from a port of its own.
-pub(super) struct Line {
+pub(super) struct UpgradeClient {
     pub(super) quic: quinn::Connection,
     requests: SendRequest<OpenStreams, Bytes>,
     endpoint: quinn::Endpoint,
 }
 
 /// A request under way: each piece that is sent comes back.
-pub(super) struct Open(RequestStream<BidiStream<Bytes>, Bytes>);
+pub(super) struct HalfSentRequest(RequestStream<BidiStream<Bytes>, Bytes>);
 
-impl Line {
-    pub(super) async fn to(addr: SocketAddr, authority: &Path) -> Result<Self, Failure> {
+impl UpgradeClient {
+    pub(super) async fn connect(
+        addr: SocketAddr,
+        authority: &Path,
+    ) -> Result<Self, RequestFailure> {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(authority)?)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider);
-        let tls = tls.with_protocol_versions(&[&rustls::version::TLS13])?.with_root_certificates(roots);
+        let tls = tls
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(roots);
         let mut tls = tls.with_no_client_auth();
         tls.alpn_protocols = vec![b"h3".to_vec()];
         let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
         let endpoint = quinn::Endpoint::client((Ipv4Addr::LOCALHOST, 0).into())?;
         let quic = within(endpoint.connect_with(config, addr, "localhost")?).await?;
-        let (mut driver, requests) = within(h3::client::new(h3_quinn::Connection::new(quic.clone()))).await?;
+        let (mut driver, requests) =
+            within(h3::client::new(h3_quinn::Connection::new(quic.clone()))).await?;
         tokio::spawn(async move { poll_fn(|cx| driver.poll_close(cx)).await });
-        Ok(Self { quic, requests, endpoint })
+        Ok(Self {
+            quic,
+            requests,
+            endpoint,
+        })
     }
 
-    pub(super) async fn begin(&mut self, function: &str) -> Result<Open, Failure> {
+    pub(super) async fn begin_request(
+        &mut self,
+        function: &str,
+    ) -> Result<HalfSentRequest, RequestFailure> {
         let request = Request::post(format!("https://localhost/function/{function}")).body(())?;
-        Ok(Open(within(self.requests.send_request(request)).await?))
+        Ok(HalfSentRequest(
+            within(self.requests.send_request(request)).await?,
+        ))
     }
 
     /// A whole request; gives what came back.
-    pub(super) async fn ask(&mut self, function: &str, body: &'static str) -> Result<(StatusCode, String), Failure> {
-        let mut open = self.begin(function).await?;
+    pub(super) async fn send_request(
+        &mut self,
+        function: &str,
+        body: &'static str,
+    ) -> Result<(StatusCode, String), RequestFailure> {
+        let mut open = self.begin_request(function).await?;
         within(open.0.send_data(body.into())).await?;
-        open.end().await
+        open.end_request().await
     }
 
     /// Its client gets another address.
-    pub(super) fn moves(&self) {
-        self.endpoint.rebind(std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).unwrap();
+    pub(super) fn rebind_socket(&self) {
+        self.endpoint
+            .rebind(std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap())
+            .unwrap();
     }
 }
 
-impl Open {
+impl HalfSentRequest {
     /// Sends a piece and waits until it has come back.
-    pub(super) async fn echo(&mut self, piece: &'static str) -> Result<(), Failure> {
+    pub(super) async fn echo_piece(&mut self, piece: &'static str) -> Result<(), RequestFailure> {
         within(self.0.send_data(piece.into())).await?;
         if piece.starts_with("first") {
             let head = within(self.0.recv_response()).await?;
@@ -80,15 +101,18 @@ impl Open {
     }
 
     /// Ends it and reads the rest.
-    pub(super) async fn end(mut self) -> Result<(StatusCode, String), Failure> {
+    pub(super) async fn end_request(mut self) -> Result<(StatusCode, String), RequestFailure> {
         within(self.0.finish()).await?;
         let status = within(self.0.recv_response()).await?.status();
-        let body = self.rest().await.map_err(|error| format!("an answer broke off: {error}"))?;
+        let body = self
+            .read_rest()
+            .await
+            .map_err(|error| format!("an answer broke off: {error}"))?;
         Ok((status, body))
     }
 
     /// The same, where the head has come.
-    pub(super) async fn rest(&mut self) -> Result<String, Failure> {
+    pub(super) async fn read_rest(&mut self) -> Result<String, RequestFailure> {
         let mut back = Vec::new();
         while let Some(mut data) = within(self.0.recv_data()).await? {
             back.extend_from_slice(&data.copy_to_bytes(data.remaining()));
@@ -96,8 +120,8 @@ impl Open {
         Ok(String::from_utf8(back)?)
     }
 
-    pub(super) async fn finish(mut self) -> Result<String, Failure> {
+    pub(super) async fn finish_request(mut self) -> Result<String, RequestFailure> {
         within(self.0.finish()).await?;
-        self.rest().await
+        self.read_rest().await
     }
 }

@@ -1,7 +1,7 @@
 //! A process that takes over from another one: what was asked is answered by the old one, what is new comes to the new one.
 
 mod client;
-mod going_out;
+mod egress_handover;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -15,68 +15,88 @@ use rustix::net::{AddressFamily, SocketType, bind, socket};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::house::{House, echo, http_function, script};
 use crate::http3;
 use crate::load::open_loop;
-use client::{Failure, Line, Open};
+use crate::test_server::{TestServer, echo_function, http_function, script_function};
+use client::{HalfSentRequest, RequestFailure, UpgradeClient};
 
 /// Connections that are there when the new process comes: each of the two threads has some.
-const LINES: usize = 8;
+const CONNECTIONS: usize = 8;
 
 /// A house with HTTP/3 and a function that sends back what it gets, as it gets it.
-struct Scene {
-    house: House,
-    at: SocketAddr,
+struct UpgradeFixture {
+    server: TestServer,
+    address: SocketAddr,
     authority: PathBuf,
     _folder: tempfile::TempDir,
 }
 
-impl Scene {
+impl UpgradeFixture {
     async fn new(options: &[&str]) -> Self {
-        let folder = tempfile::Builder::new().prefix("nearpath-test-").tempdir().unwrap();
+        let folder = tempfile::Builder::new()
+            .prefix("nearpath-test-")
+            .tempdir()
+            .unwrap();
         let options = [&["--threads", "2"], options].concat();
-        let (house, at, authority) = http3::house(folder.path(), &options).await;
-        house.deploy_ready(&echo(&house.data_dir, "echo")).await;
-        Self { house, at, authority, _folder: folder }
+        let (server, at, authority) = http3::start_http3_server(folder.path(), &options).await;
+        server
+            .deploy_ready(&echo_function(&server.data_dir, "echo"))
+            .await;
+        Self {
+            server,
+            address: at,
+            authority,
+            _folder: folder,
+        }
     }
 
-    async fn line(&self) -> Line {
-        Line::to(self.at, &self.authority).await.unwrap()
+    async fn connect(&self) -> UpgradeClient {
+        UpgradeClient::connect(self.address, &self.authority)
+            .await
+            .unwrap()
     }
 
     /// Connections with a request on each that is half-way.
-    async fn lines(&self) -> Vec<(Line, Open)> {
-        let mut lines = Vec::new();
-        for _ in 0..LINES {
-            let mut line = self.line().await;
-            let mut open = line.begin("echo").await.unwrap();
-            open.echo("first").await.unwrap();
-            lines.push((line, open));
+    async fn begin_requests(&self) -> Vec<(UpgradeClient, HalfSentRequest)> {
+        let mut connections = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut line = self.connect().await;
+            let mut open = line.begin_request("echo").await.unwrap();
+            open.echo_piece("first").await.unwrap();
+            connections.push((line, open));
         }
-        lines
+        connections
     }
 }
 
 /// What the operator reads of the process that he reaches.
-async fn metrics(house: &House) -> String {
-    let request = http::Request::get("/metrics").body(http_body_util::Full::default()).unwrap();
-    let answer = within(crate::house::send(house.admin, request)).await.unwrap();
+async fn read_metrics(server: &TestServer) -> String {
+    let request = http::Request::get("/metrics")
+        .body(http_body_util::Full::default())
+        .unwrap();
+    let answer = within(crate::test_server::send_request(server.admin, request))
+        .await
+        .unwrap();
     String::from_utf8(answer.body().to_vec()).unwrap()
 }
 
-async fn connections(house: &House) -> u64 {
-    let text = metrics(house).await;
-    let line = text.lines().find_map(|line| line.strip_prefix("nearpath_http3_connections_total "));
+async fn connection_count(server: &TestServer) -> u64 {
+    let text = read_metrics(server).await;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("nearpath_http3_connections_total "));
     line.unwrap().parse().unwrap()
 }
 
 /// GOAWAY came: nothing new is begun on the connection.
-async fn told_to_leave(line: &mut Line) {
-    eventually("it is told to leave", async || match line.begin("echo").await {
-        Err(error) => error.to_string().contains("closing"),
-        Ok(open) => {
-            let _ = open.finish().await; // it was on its way when GOAWAY went
-            false
+async fn has_goaway(line: &mut UpgradeClient) {
+    eventually("it is told to leave", async || {
+        match line.begin_request("echo").await {
+            Err(error) => error.to_string().contains("closing"),
+            Ok(open) => {
+                let _ = open.finish_request().await; // it was on its way when GOAWAY went
+                false
+            }
         }
     })
     .await;
@@ -85,31 +105,53 @@ async fn told_to_leave(line: &mut Line) {
 #[tokio::test]
 async fn requests_over_http3_outlive_the_process_that_took_them() {
     need_root!();
-    let mut scene = Scene::new(&[]).await;
-    let mut lines = scene.lines().await;
-    let heir = scene.house.succeeded().await;
+    let mut fixture = UpgradeFixture::new(&[]).await;
+    let mut lines = fixture.begin_requests().await;
+    let successor = fixture.server.hand_over().await;
     for (line, open) in &mut lines {
-        told_to_leave(line).await;
-        open.echo("second").await.unwrap();
-        line.moves();
-        open.echo("third").await.unwrap();
+        has_goaway(line).await;
+        open.echo_piece("second").await.unwrap();
+        line.rebind_socket();
+        open.echo_piece("third").await.unwrap();
     }
-    assert_eq!(connections(&heir).await, 0, "their packets do not come to the new one");
-    for _ in 0..LINES {
-        assert_eq!(scene.line().await.ask("echo", "new").await.unwrap(), (StatusCode::OK, "new".into()));
+    assert_eq!(
+        connection_count(&successor).await,
+        0,
+        "their packets do not come to the new one"
+    );
+    for _ in 0..CONNECTIONS {
+        assert_eq!(
+            fixture
+                .connect()
+                .await
+                .send_request("echo", "new")
+                .await
+                .unwrap(),
+            (StatusCode::OK, "new".into())
+        );
     }
-    assert_eq!(connections(&heir).await, LINES as u64);
+    assert_eq!(connection_count(&successor).await, CONNECTIONS as u64);
     for (_line, open) in lines {
-        assert_eq!(open.finish().await.unwrap(), "");
+        assert_eq!(open.finish_request().await.unwrap(), "");
     }
-    let status = within(async { scene.house.wait().await }).await;
-    assert!(status.success(), "{status}\n{}", scene.house.log());
-    assert_eq!(scene.line().await.ask("echo", "still").await.unwrap(), (StatusCode::OK, "still".into()));
-    heir.deploy_ready(&echo(&heir.data_dir, "later")).await;
+    let status = within(async { fixture.server.wait_exit().await }).await;
+    assert!(status.success(), "{status}\n{}", fixture.server.log());
+    assert_eq!(
+        fixture
+            .connect()
+            .await
+            .send_request("echo", "still")
+            .await
+            .unwrap(),
+        (StatusCode::OK, "still".into())
+    );
+    successor
+        .deploy_ready(&echo_function(&successor.data_dir, "later"))
+        .await;
 }
 
 /// Leads every packet to the socket with a number.
-fn steer_all_to(number: u32, at: SocketAddr) -> UdpSocket {
+fn route_all_to(number: u32, at: SocketAddr) -> UdpSocket {
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
     set_socket_reuseport(&socket, true).unwrap();
     bind(&socket, &at).unwrap();
@@ -120,181 +162,262 @@ fn steer_all_to(number: u32, at: SocketAddr) -> UdpSocket {
 #[tokio::test]
 async fn control_without_steering_they_do_not() {
     need_root!();
-    let scene = Scene::new(&[]).await;
-    let mut lines = scene.lines().await;
-    let _heir = scene.house.succeeded().await;
-    let _same_port = steer_all_to(2, scene.at); // the new process's first socket: those of the old one are 0 and 1
+    let fixture = UpgradeFixture::new(&[]).await;
+    let mut lines = fixture.begin_requests().await;
+    let _successor = fixture.server.hand_over().await;
+    let _same_port = route_all_to(2, fixture.address); // the new process's first socket: those of the old one are 0 and 1
     for (_, open) in &mut lines {
-        let error = open.echo("second").await.unwrap_err();
-        assert!(error.to_string().to_lowercase().contains("reset"), "{error}");
+        let error = open.echo_piece("second").await.unwrap_err();
+        assert!(
+            error.to_string().to_lowercase().contains("reset"),
+            "{error}"
+        );
     }
 }
 
 #[tokio::test]
-async fn three_processes_at_a_time() {
+async fn three_processes_serve_at_a_time() {
     need_root!();
-    let mut scene = Scene::new(&[]).await;
-    let mut first = scene.lines().await;
-    let mut heir = scene.house.succeeded().await;
-    let mut second = scene.lines().await;
-    let last = heir.succeeded().await;
-    let third = scene.lines().await;
+    let mut fixture = UpgradeFixture::new(&[]).await;
+    let mut first = fixture.begin_requests().await;
+    let mut successor = fixture.server.hand_over().await;
+    let mut second = fixture.begin_requests().await;
+    let last = successor.hand_over().await;
+    let third = fixture.begin_requests().await;
     for (_, open) in first.iter_mut().chain(&mut second) {
-        open.echo("second").await.unwrap();
+        open.echo_piece("second").await.unwrap();
     }
     for (_line, open) in second.into_iter().chain(first) {
-        assert_eq!(open.finish().await.unwrap(), "");
+        assert_eq!(open.finish_request().await.unwrap(), "");
     }
-    within(async { (heir.wait().await, scene.house.wait().await) }).await;
+    within(async {
+        (
+            successor.wait_exit().await,
+            fixture.server.wait_exit().await,
+        )
+    })
+    .await;
     for (_line, open) in third {
-        assert_eq!(open.finish().await.unwrap(), "");
+        assert_eq!(open.finish_request().await.unwrap(), "");
     }
     // The next one takes the place of the first one, whose sockets the last one has kept.
-    let mut again = scene.lines().await;
+    let mut again = fixture.begin_requests().await;
     let mut last = last;
-    let next = last.succeeded().await;
+    let next = last.hand_over().await;
     for (_, open) in &mut again {
-        open.echo("second").await.unwrap();
+        open.echo_piece("second").await.unwrap();
     }
-    for _ in 0..LINES {
-        assert_eq!(scene.line().await.ask("echo", "new").await.unwrap(), (StatusCode::OK, "new".into()));
+    for _ in 0..CONNECTIONS {
+        assert_eq!(
+            fixture
+                .connect()
+                .await
+                .send_request("echo", "new")
+                .await
+                .unwrap(),
+            (StatusCode::OK, "new".into())
+        );
     }
-    assert_eq!(connections(&next).await, LINES as u64);
+    assert_eq!(connection_count(&next).await, CONNECTIONS as u64);
     drop(again);
-    within(async { last.wait().await }).await;
+    within(async { last.wait_exit().await }).await;
 }
 
 #[tokio::test]
 async fn the_new_process_may_have_more_threads_or_fewer() {
     need_root!();
-    let scene = Scene::new(&[]).await;
-    let mut houses: Vec<House> = Vec::new();
-    let mut lines = scene.lines().await;
+    let fixture = UpgradeFixture::new(&[]).await;
+    let mut servers: Vec<TestServer> = Vec::new();
+    let mut lines = fixture.begin_requests().await;
     for threads in ["3", "1", "2"] {
-        let newest = houses.last().unwrap_or(&scene.house);
-        houses.push(newest.succeeded_with(&["--threads", threads]).await);
-        lines.extend(scene.lines().await);
-        for _ in 0..LINES {
+        let newest = servers.last().unwrap_or(&fixture.server);
+        servers.push(newest.hand_over_with(&["--threads", threads]).await);
+        lines.extend(fixture.begin_requests().await);
+        for _ in 0..CONNECTIONS {
             // Each socket that is open has somebody who accepts on it.
-            assert_eq!(scene.house.call("echo", "tcp").await.body(), "tcp");
+            assert_eq!(
+                fixture.server.call_function("echo", "tcp").await.body(),
+                "tcp"
+            );
         }
     }
     for (_, open) in &mut lines {
-        open.echo("second").await.unwrap();
+        open.echo_piece("second").await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn a_request_that_takes_too_long_is_cut_at_the_drains_end() {
     need_root!();
-    let mut scene = Scene::new(&["--drain-timeout", "500ms"]).await;
-    let mut lines = scene.lines().await;
-    let _heir = scene.house.succeeded().await;
-    within(async { scene.house.wait().await }).await;
+    let mut fixture = UpgradeFixture::new(&["--drain-timeout", "500ms"]).await;
+    let mut lines = fixture.begin_requests().await;
+    let _successor = fixture.server.hand_over().await;
+    within(async { fixture.server.wait_exit().await }).await;
     for (line, open) in &mut lines {
-        assert!(open.rest().await.is_err());
+        assert!(open.read_rest().await.is_err());
         within(line.quic.closed()).await;
     }
-    assert_eq!(scene.line().await.ask("echo", "new").await.unwrap(), (StatusCode::OK, "new".into()));
+    assert_eq!(
+        fixture
+            .connect()
+            .await
+            .send_request("echo", "new")
+            .await
+            .unwrap(),
+        (StatusCode::OK, "new".into())
+    );
 }
 
 /// Folders of a node's cgroups.
 fn cgroups(data_dir: &Path, run: &str) -> Vec<PathBuf> {
     let node = std::fs::read_to_string(data_dir.join("node-id")).unwrap();
-    let all = std::fs::read_dir("/sys/fs/cgroup").unwrap().map(|one| one.unwrap().path());
+    let all = std::fs::read_dir("/sys/fs/cgroup")
+        .unwrap()
+        .map(|one| one.unwrap().path());
     let of_node = all.map(|at| at.join("nearpath").join(format!("{}{run}", node.trim())));
     of_node.filter(|at| at.exists()).collect()
 }
 
 #[tokio::test]
-async fn who_is_killed_while_it_drains_leaves_nothing_and_its_clients_are_told() {
+async fn a_process_killed_while_it_drains_leaves_nothing_and_its_clients_notice() {
     need_root!();
-    let mut scene = Scene::new(&[]).await;
-    let mut lines = scene.lines().await;
-    let old = scene.house.instance_pids("echo").await;
-    let heir = scene.house.succeeded().await;
-    assert!(!cgroups(&heir.data_dir, "").is_empty(), "else this test shows nothing");
-    scene.house.end(Signal::KILL);
+    let mut fixture = UpgradeFixture::new(&[]).await;
+    let mut lines = fixture.begin_requests().await;
+    let old = fixture.server.instance_pids("echo").await;
+    let successor = fixture.server.hand_over().await;
+    assert!(
+        !cgroups(&successor.data_dir, "").is_empty(),
+        "else this test shows nothing"
+    );
+    fixture.server.end_with(Signal::KILL);
     for (line, open) in &mut lines {
-        assert!(open.echo("second").await.is_err());
+        assert!(open.echo_piece("second").await.is_err());
         let closed = within(line.quic.closed()).await;
         assert!(matches!(closed, quinn::ConnectionError::Reset), "{closed}"); // not silence: the new one answers for it
     }
     eventually("nothing is left", async || {
-        cgroups(&heir.data_dir, "").is_empty() && old.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+        cgroups(&successor.data_dir, "").is_empty()
+            && old
+                .iter()
+                .all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
     })
     .await;
-    assert!(!cgroups(&heir.data_dir, ".1").is_empty(), "but what is the new one's");
-    assert_eq!(scene.line().await.ask("echo", "new").await.unwrap(), (StatusCode::OK, "new".into()));
+    assert!(
+        !cgroups(&successor.data_dir, ".1").is_empty(),
+        "but what is the new one's"
+    );
+    assert_eq!(
+        fixture
+            .connect()
+            .await
+            .send_request("echo", "new")
+            .await
+            .unwrap(),
+        (StatusCode::OK, "new".into())
+    );
 }
 
 #[tokio::test]
-async fn a_new_process_that_dies_half_way_costs_nothing_but_orders() {
+async fn a_new_process_that_dies_half_way_costs_only_commands() {
     need_root!();
-    let scene = Scene::new(&[]).await;
-    let idle = script(&scene.house.data_dir, "asleep", "exec cat\n");
-    scene.house.deploy_ready(&idle).await;
-    scene.house.scale("asleep", 0).await;
-    scene.house.until_available("asleep", 0).await;
+    let fixture = UpgradeFixture::new(&[]).await;
+    let idle = script_function(&fixture.server.data_dir, "asleep", "exec cat\n");
+    fixture.server.deploy_ready(&idle).await;
+    fixture.server.scale("asleep", 0).await;
+    fixture.server.wait_available("asleep", 0).await;
     // One that takes for ever to start, so that the new process waits for it.
-    let slow = http_function(&scene.house.data_dir, "slow", "self.answer(200, b'')");
-    scene.house.deploy_ready(&slow).await;
-    let server = scene.house.data_dir.join("fn-slow/server.py");
-    let mut lines = scene.lines().await;
-    let refused = scene.house.heir(&["--watchdog", "/nonexistent"]);
+    let slow = http_function(&fixture.server.data_dir, "slow", "self.answer(200, b'')");
+    fixture.server.deploy_ready(&slow).await;
+    let server = fixture.server.data_dir.join("fn-slow/server.py");
+    let mut lines = fixture.begin_requests().await;
+    let refused = fixture
+        .server
+        .spawn_successor(&["--watchdog", "/nonexistent"]);
     let mut refused = refused;
-    assert!(!within(async { refused.wait().await }).await.success());
-    scene.house.deploy(&echo(&scene.house.data_dir, "order")).await;
+    assert!(!within(async { refused.wait_exit().await }).await.success());
+    fixture
+        .server
+        .deploy(&echo_function(&fixture.server.data_dir, "order"))
+        .await;
 
     let mut never = slow.clone();
     std::fs::write(server, "import time\ntime.sleep(3600)\n").unwrap();
     never["service"] = json!("never");
-    scene.house.deploy(&never).await;
-    let mut heir = scene.house.heir(&[]);
-    let order = echo(&scene.house.data_dir, "late").to_string();
+    fixture.server.deploy(&never).await;
+    let mut successor = fixture.server.spawn_successor(&[]);
+    let order = echo_function(&fixture.server.data_dir, "late").to_string();
     eventually("orders are refused", async || {
-        let answer = scene.house.ask(Method::POST, "/system/functions", order.clone()).await;
+        let answer = fixture
+            .server
+            .send_request(Method::POST, "/system/functions", order.clone())
+            .await;
         answer.status() == StatusCode::SERVICE_UNAVAILABLE
     })
     .await;
-    heir.end(Signal::KILL);
+    successor.end_with(Signal::KILL);
     for (_, open) in &mut lines {
-        open.echo("second").await.unwrap();
+        open.echo_piece("second").await.unwrap();
     }
-    assert_eq!(scene.line().await.ask("echo", "new").await.unwrap(), (StatusCode::OK, "new".into()));
-    assert_eq!(scene.house.call("asleep", "wakes").await.status(), StatusCode::OK);
+    assert_eq!(
+        fixture
+            .connect()
+            .await
+            .send_request("echo", "new")
+            .await
+            .unwrap(),
+        (StatusCode::OK, "new".into())
+    );
+    assert_eq!(
+        fixture
+            .server
+            .call_function("asleep", "wakes")
+            .await
+            .status(),
+        StatusCode::OK
+    );
     for (_line, open) in lines {
-        assert_eq!(open.finish().await.unwrap(), "");
+        assert_eq!(open.finish_request().await.unwrap(), "");
     }
 }
 
 #[tokio::test]
-async fn it_needs_nobody_to_take_over_from() {
+async fn a_process_can_start_without_a_predecessor() {
     need_root!();
     let folder = tempfile::tempdir().unwrap();
-    let house = House::start_in(folder.path(), &["--take-over"]).await;
-    house.deploy_ready(&echo(&house.data_dir, "echo")).await;
-    assert_eq!(house.call("echo", "alone").await.body(), "alone");
+    let server = TestServer::start_in(folder.path(), &["--take-over"]).await;
+    server
+        .deploy_ready(&echo_function(&server.data_dir, "echo"))
+        .await;
+    assert_eq!(server.call_function("echo", "alone").await.body(), "alone");
 }
 
 #[tokio::test]
 async fn no_request_is_lost() {
     need_root!();
-    let scene = Scene::new(&[]).await;
+    let fixture = UpgradeFixture::new(&[]).await;
     let mut others = Vec::new();
-    let far = http3::distance::before(scene.at).await;
-    let over_tcp = open_loop(scene.house.addr, "/function/echo", 50, Duration::from_secs(6));
+    let far = http3::distance::delayed_address(fixture.address).await;
+    let over_tcp = open_loop(
+        fixture.server.addr,
+        "/function/echo",
+        50,
+        Duration::from_secs(6),
+    );
     let over_http3 = async {
-        let near = futures_util::future::join_all((0..2).map(|_| again_and_again(scene.at, &scene.authority)));
+        let near = futures_util::future::join_all(
+            (0..2).map(|_| request_in_a_loop(fixture.address, &fixture.authority)),
+        );
         // Whose handshakes take 40 ms: some are always under way.
-        let far = futures_util::future::join_all((0..8).map(|_| again_and_again(far, &scene.authority)));
+        let far = futures_util::future::join_all(
+            (0..8).map(|_| request_in_a_loop(far, &fixture.authority)),
+        );
         let (near, far) = tokio::join!(near, far);
         near.into_iter().chain(far).flatten().collect::<Vec<_>>()
     };
     let upgrades = async {
-        let mut newest = &scene.house;
+        let mut newest = &fixture.server;
         for _ in 0..3 {
-            others.push(newest.succeeded().await);
+            others.push(newest.hand_over().await);
             newest = others.last().unwrap();
         }
     };
@@ -305,23 +428,30 @@ async fn no_request_is_lost() {
 }
 
 /// Connects and asks, for six seconds, and gives what failed.
-async fn again_and_again(at: SocketAddr, authority: &Path) -> Vec<String> {
+async fn request_in_a_loop(at: SocketAddr, authority: &Path) -> Vec<String> {
     let until = tokio::time::Instant::now() + Duration::from_secs(6);
     let mut failures = Vec::new();
     while tokio::time::Instant::now() < until {
-        failures.extend(once(at, authority).await.err().map(|error| error.to_string()));
+        failures.extend(
+            request_once(at, authority)
+                .await
+                .err()
+                .map(|error| error.to_string()),
+        );
     }
     failures
 }
 
 /// As clients do: a request that was not taken, because the connection is about to end or has ended in good order, goes on a new one.
-async fn once(at: SocketAddr, authority: &Path) -> Result<(), Failure> {
+async fn request_once(at: SocketAddr, authority: &Path) -> Result<(), RequestFailure> {
     const NOT_TAKEN: [&str; 3] = ["closing", "H3_REQUEST_REJECTED", "H3_NO_ERROR"];
     loop {
-        let mut line = Line::to(at, authority).await?;
-        let Err(error) = line.ask("echo", "x").await else { return Ok(()) };
-        let told = error.to_string();
-        if told.contains("broke off") || !NOT_TAKEN.iter().any(|word| told.contains(word)) {
+        let mut line = UpgradeClient::connect(at, authority).await?;
+        let Err(error) = line.send_request("echo", "x").await else {
+            return Ok(());
+        };
+        let report = error.to_string();
+        if report.contains("broke off") || !NOT_TAKEN.iter().any(|word| report.contains(word)) {
             return Err(error);
         }
     }

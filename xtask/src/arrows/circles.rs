@@ -7,13 +7,18 @@ use super::FileGraph;
 
 /// Finds the circles, largest first.
 pub(super) fn find(graph: &FileGraph) -> Vec<Vec<PathBuf>> {
-    let mut search = Search { graph, ..Search::new(graph) };
+    let mut search = Search {
+        graph,
+        ..Search::new(graph)
+    };
     for file in graph.keys() {
         if !search.visited.contains_key(file) {
             search.visit(file);
         }
     }
-    search.circles.sort_by_key(|files| std::cmp::Reverse(files.len()));
+    search
+        .circles
+        .sort_by_key(|files| std::cmp::Reverse(files.len()));
     search.circles
 }
 
@@ -28,7 +33,12 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(graph: &'a FileGraph) -> Self {
-        Self { graph, visited: BTreeMap::new(), open: Vec::new(), circles: Vec::new() }
+        Self {
+            graph,
+            visited: BTreeMap::new(),
+            open: Vec::new(),
+            circles: Vec::new(),
+        }
     }
 
     fn visit(&mut self, file: &'a PathBuf) -> usize {
@@ -53,7 +63,11 @@ impl<'a> Search<'a> {
 
     /// Takes a component off the stack.
     fn close(&mut self, first: &PathBuf) {
-        let at = self.open.iter().rposition(|open| *open == first).unwrap_or(0);
+        let at = self
+            .open
+            .iter()
+            .rposition(|open| *open == first)
+            .unwrap_or(0);
         let mut files: Vec<_> = self.open.drain(at..).cloned().collect();
         files.sort();
         if files.len() > 1 {
@@ -69,7 +83,10 @@ mod tests {
     fn circles(arrows: &[(&str, &str)]) -> Vec<usize> {
         let mut graph = FileGraph::new();
         for (from, to) in arrows {
-            graph.entry(PathBuf::from(from)).or_default().insert(PathBuf::from(to));
+            graph
+                .entry(PathBuf::from(from))
+                .or_default()
+                .insert(PathBuf::from(to));
         }
         find(&graph).iter().map(Vec::len).collect()
     }
@@ -77,7 +94,17 @@ mod tests {
     #[test]
     fn files_that_reach_each_other_are_a_circle() {
         assert_eq!(circles(&[("a", "b"), ("b", "c"), ("a", "c")]), [0; 0]);
-        assert_eq!(circles(&[("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "e"), ("e", "d")]), [3, 2]);
+        assert_eq!(
+            circles(&[
+                ("a", "b"),
+                ("b", "c"),
+                ("c", "a"),
+                ("c", "d"),
+                ("d", "e"),
+                ("e", "d")
+            ]),
+            [3, 2]
+        );
         assert_eq!(
             circles(&[("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")]),
             [3],

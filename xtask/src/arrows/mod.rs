@@ -44,16 +44,32 @@ struct Circle {
 
 impl Circle {
     fn new(crate_name: &str, files: Vec<PathBuf>, graph: &FileGraph) -> Self {
-        let used = |from: &PathBuf| graph.get(from).into_iter().flatten().filter(|to| files.contains(to)).cloned();
-        let arrows = files.iter().flat_map(|from| used(from).map(|to| (from.clone(), to))).collect();
-        Self { crate_name: crate_name.to_owned(), files, arrows }
+        let used = |from: &PathBuf| {
+            graph
+                .get(from)
+                .into_iter()
+                .flatten()
+                .filter(|to| files.contains(to))
+                .cloned()
+        };
+        let arrows = files
+            .iter()
+            .flat_map(|from| used(from).map(|to| (from.clone(), to)))
+            .collect();
+        Self {
+            crate_name: crate_name.to_owned(),
+            files,
+            arrows,
+        }
     }
 }
 
 impl Display for Circle {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "  {}: {} files", self.crate_name, self.files.len())?;
-        self.arrows.iter().try_for_each(|(from, to)| write!(f, "\n    {} uses {}", from.display(), to.display()))
+        self.arrows
+            .iter()
+            .try_for_each(|(from, to)| write!(f, "\n    {} uses {}", from.display(), to.display()))
     }
 }
 
@@ -62,10 +78,17 @@ pub(crate) fn check() -> Result<String, Vec<String>> {
     let (rules, crates) = read_inputs().map_err(|fault| vec![fault])?;
     let mut faults = Vec::new();
     let (mut found, mut arrows) = (Vec::new(), 0);
-    for (name, root) in crates.iter().flat_map(|(name, roots)| roots.iter().map(move |root| (name, root))) {
+    for (name, root) in crates
+        .iter()
+        .flat_map(|(name, roots)| roots.iter().map(move |root| (name, root)))
+    {
         let tree = ModuleTree::read(root).map_err(|fault| vec![fault])?;
         let graph = resolve::file_graph(&tree);
-        found.extend(circles::find(&graph).into_iter().map(|files| Circle::new(name, files, &graph)));
+        found.extend(
+            circles::find(&graph)
+                .into_iter()
+                .map(|files| Circle::new(name, files, &graph)),
+        );
         if let Some(order) = rules.folders.get(name).filter(|_| root.ends_with("lib.rs")) {
             let folders = FolderGraph::new(&graph, root.parent().unwrap_or(Path::new(".")));
             arrows += folders.arrows.len();
@@ -77,11 +100,15 @@ pub(crate) fn check() -> Result<String, Vec<String>> {
         return Err(faults);
     }
     let list: String = found.iter().map(|circle| format!("\n{circle}")).collect();
-    Ok(format!("arrows: {arrows} between folders, none upwards; {} circles of imports{list}", found.len()))
+    Ok(format!(
+        "arrows: {arrows} between folders, none upwards; {} circles of imports{list}",
+        found.len()
+    ))
 }
 
 fn read_inputs() -> Result<(ArrowRules, BTreeMap<String, Vec<PathBuf>>), String> {
-    let text = std::fs::read_to_string("layers.toml").map_err(|error| format!("layers.toml: {error}"))?;
+    let text =
+        std::fs::read_to_string("layers.toml").map_err(|error| format!("layers.toml: {error}"))?;
     let rules = toml::from_str(&text).map_err(|error| format!("layers.toml: {error}"))?;
     Ok((rules, crate::layers::crate_roots()?))
 }
@@ -90,11 +117,19 @@ impl CircleBounds {
     fn check(&self, found: &[Circle]) -> Vec<String> {
         let mut faults = Vec::new();
         if found.len() > self.max_circles {
-            faults.push(format!("{} circles of imports, {} are allowed:", found.len(), self.max_circles));
+            faults.push(format!(
+                "{} circles of imports, {} are allowed:",
+                found.len(),
+                self.max_circles
+            ));
             faults.extend(found.iter().map(Circle::to_string));
         }
-        let long = found.iter().filter(|circle| circle.files.len() > self.max_files);
-        faults.extend(long.map(|circle| format!("a circle of more than {} files:\n{circle}", self.max_files)));
+        let long = found
+            .iter()
+            .filter(|circle| circle.files.len() > self.max_files);
+        faults.extend(
+            long.map(|circle| format!("a circle of more than {} files:\n{circle}", self.max_files)),
+        );
         faults
     }
 }
@@ -107,10 +142,19 @@ struct FolderGraph {
 impl FolderGraph {
     fn new(graph: &FileGraph, source: &Path) -> Self {
         let mut arrows: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (from, to) in graph.iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to))) {
-            let (Some(above), Some(below)) = (top_folder(from, source), top_folder(to, source)) else { continue };
+        for (from, to) in graph
+            .iter()
+            .flat_map(|(from, all)| all.iter().map(move |to| (from, to)))
+        {
+            let (Some(above), Some(below)) = (top_folder(from, source), top_folder(to, source))
+            else {
+                continue;
+            };
             if above != below {
-                arrows.entry((above, below)).or_default().push((from.clone(), to.clone()));
+                arrows
+                    .entry((above, below))
+                    .or_default()
+                    .push((from.clone(), to.clone()));
             }
         }
         Self { arrows }
@@ -126,17 +170,24 @@ impl FolderGraph {
                 (Some(_), Some(_)) => {
                     let (user, used) = &files[0];
                     let example = format!("{} uses {}", user.display(), used.display());
-                    faults.push(format!("{name}: {from} → {to} runs upwards, {} times: {example}", files.len()));
+                    faults.push(format!(
+                        "{name}: {from} → {to} runs upwards, {} times: {example}",
+                        files.len()
+                    ));
                 }
-                (None, _) => faults.push(format!("{name}: {from} is not in the order of folders of layers.toml")),
-                (_, None) => faults.push(format!("{name}: {to} is not in the order of folders of layers.toml")),
+                (None, _) => faults.push(format!(
+                    "{name}: {from} is not in the order of folders of layers.toml"
+                )),
+                (_, None) => faults.push(format!(
+                    "{name}: {to} is not in the order of folders of layers.toml"
+                )),
             }
         }
         faults
     }
 }
 
-/// The folder below `source` that a file is in, or its own name there; `None` for the crate's root, which belongs to none.
+/// The folder below `source` that a file is in, or its own name there; `NoConnection` for the crate's root, which belongs to none.
 fn top_folder(file: &Path, source: &Path) -> Option<String> {
     let inside = file.strip_prefix(source).ok()?;
     let first = Path::new(inside.components().next()?.as_os_str());
@@ -151,7 +202,10 @@ mod tests {
     fn graph(arrows: &[(&str, &str)]) -> FileGraph {
         let mut graph = FileGraph::new();
         for (from, to) in arrows {
-            graph.entry(format!("src/{from}").into()).or_default().insert(format!("src/{to}").into());
+            graph
+                .entry(format!("src/{from}").into())
+                .or_default()
+                .insert(format!("src/{to}").into());
         }
         graph
     }
@@ -159,10 +213,23 @@ mod tests {
     #[test]
     fn an_arrow_against_the_order_is_a_fault() {
         let order = ["top".to_owned(), "low".to_owned()];
-        let check = |arrows: &[(&str, &str)]| FolderGraph::new(&graph(arrows), Path::new("src")).check("x", &order);
-        assert_eq!(check(&[("top/a.rs", "low/mod.rs"), ("top/a.rs", "top/b.rs"), ("low.rs", "lib.rs")]), [""; 0]);
+        let check = |arrows: &[(&str, &str)]| {
+            FolderGraph::new(&graph(arrows), Path::new("src")).check("x", &order)
+        };
+        assert_eq!(
+            check(&[
+                ("top/a.rs", "low/mod.rs"),
+                ("top/a.rs", "top/b.rs"),
+                ("low.rs", "lib.rs")
+            ]),
+            [""; 0]
+        );
         assert_eq!(check(&[("low/a.rs", "top.rs")]).len(), 1);
-        assert_eq!(check(&[("other.rs", "top.rs")]).len(), 1, "every folder has its place in the order");
+        assert_eq!(
+            check(&[("other.rs", "top.rs")]).len(),
+            1,
+            "every folder has its place in the order"
+        );
     }
 
     #[test]
@@ -171,9 +238,16 @@ mod tests {
             let files = (0..files).map(|n| PathBuf::from(n.to_string())).collect();
             Circle::new("x", files, &FileGraph::new())
         };
-        let bounds = CircleBounds { max_circles: 1, max_files: 3 };
+        let bounds = CircleBounds {
+            max_circles: 1,
+            max_files: 3,
+        };
         assert_eq!(bounds.check(&[circle(3)]), [""; 0]);
         assert_eq!(bounds.check(&[circle(4)]).len(), 1);
-        assert_eq!(bounds.check(&[circle(2), circle(2)]).len(), 3, "the sum, and a line for each");
+        assert_eq!(
+            bounds.check(&[circle(2), circle(2)]).len(),
+            3,
+            "the sum, and a line for each"
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::source::{Token, tokens};
 
-/// A path as written: `crate::route::Table`.
+/// A path as written: `crate::route::RoutingTable`.
 pub(super) type UsedPath = Vec<String>;
 
 /// The modules of a crate, by their paths from its root.
@@ -33,15 +33,24 @@ pub(super) struct Module {
 impl ModuleTree {
     /// Reads the crate whose root file is `root`.
     pub(super) fn read(root: &Path) -> Result<Self, String> {
-        let mut tree = Self { modules: BTreeMap::new() };
+        let mut tree = Self {
+            modules: BTreeMap::new(),
+        };
         tree.read_file(root, Vec::new())?;
         Ok(tree)
     }
 
     fn read_file(&mut self, file: &Path, module: Vec<String>) -> Result<(), String> {
-        let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| format!("{}: {error}", file.display()))?;
         let mut reader = Reader::new(tokens(&text));
-        self.modules.insert(module.clone(), Module { file: file.to_owned(), ..Module::default() });
+        self.modules.insert(
+            module.clone(),
+            Module {
+                file: file.to_owned(),
+                ..Module::default()
+            },
+        );
         reader.read_module(self, &module, file);
         for child in reader.files {
             let name = child.last().map_or("", String::as_str).to_owned();
@@ -53,13 +62,20 @@ impl ModuleTree {
     }
 }
 
-/// `a.rs` and `a/mod.rs` have their children in the folder `a`; a root has them beside it. `None`: a `#[path]` leads elsewhere.
+/// `a.rs` and `a/mod.rs` have their children in the folder `a`; a root has them beside it. `NoConnection`: a `#[path]` leads elsewhere.
 fn child_file(parent: &Path, module: &[String], child: &[String], name: &str) -> Option<PathBuf> {
     let beside = parent.parent().unwrap_or(Path::new("."));
     let is_root = module.is_empty() || parent.ends_with("mod.rs");
-    let mut folder = if is_root { beside.to_owned() } else { parent.with_extension("") };
+    let mut folder = if is_root {
+        beside.to_owned()
+    } else {
+        parent.with_extension("")
+    };
     folder.extend(&child[module.len()..child.len() - 1]); // inline modules between
-    let candidates = [folder.join(format!("{name}.rs")), folder.join(name).join("mod.rs")];
+    let candidates = [
+        folder.join(format!("{name}.rs")),
+        folder.join(name).join("mod.rs"),
+    ];
     candidates.into_iter().find(|file| file.exists())
 }
 
@@ -73,7 +89,11 @@ struct Reader {
 
 impl Reader {
     fn new(tokens: Vec<Token>) -> Self {
-        Self { tokens, at: 0, files: Vec::new() }
+        Self {
+            tokens,
+            at: 0,
+            files: Vec::new(),
+        }
     }
 
     fn sign(&self, at: usize) -> Option<char> {
@@ -104,10 +124,14 @@ impl Reader {
                 Some('}') => depth -= 1,
                 _ => {}
             }
-            if self.word(self.at) == Some("mod") && depth == 0 && self.read_mod(tree, module, file) {
+            if self.word(self.at) == Some("mod") && depth == 0 && self.read_mod(tree, module, file)
+            {
                 continue;
             }
-            let here = tree.modules.get_mut(module).expect("it was inserted before it is read");
+            let here = tree
+                .modules
+                .get_mut(module)
+                .expect("it was inserted before it is read");
             if self.word(self.at) == Some("use") && !matches!(self.sign(self.at + 1), Some('<')) {
                 self.at += 1;
                 self.read_use(here, Vec::new());
@@ -119,7 +143,9 @@ impl Reader {
 
     /// Reads `mod name;` or `mod name { … }`.
     fn read_mod(&mut self, tree: &mut ModuleTree, module: &[String], file: &Path) -> bool {
-        let Some(name) = self.word(self.at + 1).map(str::to_owned) else { return false };
+        let Some(name) = self.word(self.at + 1).map(str::to_owned) else {
+            return false;
+        };
         let child = [module, &[name]].concat();
         match self.sign(self.at + 2) {
             Some(';') => {
@@ -128,7 +154,13 @@ impl Reader {
             }
             Some('{') => {
                 self.at += 3;
-                tree.modules.insert(child.clone(), Module { file: file.to_owned(), ..Module::default() });
+                tree.modules.insert(
+                    child.clone(),
+                    Module {
+                        file: file.to_owned(),
+                        ..Module::default()
+                    },
+                );
                 self.read_module(tree, &child, file);
                 self.at += 1;
             }
@@ -182,14 +214,21 @@ impl Reader {
                 }
                 Token::Name(name) => path.push(name),
                 Token::Path => {}
-                Token::Sign('*') => here.globs.push(std::mem::replace(&mut path, prefix.clone())),
+                Token::Sign('*') => here
+                    .globs
+                    .push(std::mem::replace(&mut path, prefix.clone())),
                 Token::Sign('{') => {
                     self.read_use(here, path.clone());
                     path.clone_from(&prefix);
                 }
                 Token::Sign(end @ (',' | '}' | ';')) => {
                     if path.len() > prefix.len() {
-                        let name = path.iter().rev().find(|name| *name != "self").cloned().unwrap_or_default();
+                        let name = path
+                            .iter()
+                            .rev()
+                            .find(|name| *name != "self")
+                            .cloned()
+                            .unwrap_or_default();
                         bind(here, name, std::mem::replace(&mut path, prefix.clone()));
                     }
                     if end != ',' {
@@ -209,21 +248,34 @@ impl Reader {
         };
         let defines = matches!(
             first.as_str(),
-            "fn" | "struct" | "enum" | "trait" | "type" | "const" | "static" | "union" | "macro_rules"
+            "fn" | "struct"
+                | "enum"
+                | "trait"
+                | "type"
+                | "const"
+                | "static"
+                | "union"
+                | "macro_rules"
         );
         if defines && depth == 0 {
-            let name = self.tokens[self.at..].iter().skip(1).find_map(|token| match token {
-                Token::Name(name) if name != "mut" => Some(name.clone()),
-                _ => None,
-            });
+            let name = self.tokens[self.at..]
+                .iter()
+                .skip(1)
+                .find_map(|token| match token {
+                    Token::Name(name) if name != "mut" => Some(name.clone()),
+                    _ => None,
+                });
             here.items.extend(name);
         }
-        let is_field =
-            self.at > 0 && self.sign(self.at - 1) == Some('.') && self.sign(self.at.wrapping_sub(2)) != Some('.');
+        let is_field = self.at > 0
+            && self.sign(self.at - 1) == Some('.')
+            && self.sign(self.at.wrapping_sub(2)) != Some('.');
         let mut path = vec![first];
         self.at += 1;
         while self.tokens.get(self.at) == Some(&Token::Path) {
-            let Some(next) = self.word(self.at + 1) else { break };
+            let Some(next) = self.word(self.at + 1) else {
+                break;
+            };
             path.push(next.to_owned());
             self.at += 2;
         }
@@ -249,7 +301,9 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> ModuleTree {
-        let mut tree = ModuleTree { modules: BTreeMap::from([(Vec::new(), Module::default())]) };
+        let mut tree = ModuleTree {
+            modules: BTreeMap::from([(Vec::new(), Module::default())]),
+        };
         Reader::new(tokens(text)).read_module(&mut tree, &[], Path::new("lib.rs"));
         tree
     }
@@ -260,7 +314,11 @@ mod tests {
             "use a::{self, b, c::{d as e, f::*}}; pub(crate) use crate::g; #[cfg(test)] use h::i; fn x() { use j::k; }",
         );
         let root = &tree.modules[&Vec::new()];
-        let shown: Vec<_> = root.imports.iter().map(|(name, path)| format!("{name}={}", path.join("."))).collect();
+        let shown: Vec<_> = root
+            .imports
+            .iter()
+            .map(|(name, path)| format!("{name}={}", path.join(".")))
+            .collect();
         assert_eq!(shown, ["a=a", "b=a.b", "e=a.c.d", "g=crate.g", "k=j.k"]);
         assert_eq!(root.globs, [["a", "c", "f"]]);
         assert!(root.items.contains("x"));
@@ -274,7 +332,13 @@ mod tests {
         assert_eq!(tree.modules.len(), 2);
         assert_eq!(tree.modules[&vec!["inner".to_owned()]].paths.len(), 1);
         let root = &tree.modules[&Vec::new()];
-        assert_eq!(root.paths, BTreeSet::from([vec!["crate".to_owned(), "w".to_owned(), "x".to_owned()]]));
-        assert!(root.names.contains("a") && !root.names.contains("b"), "a field is no name");
+        assert_eq!(
+            root.paths,
+            BTreeSet::from([vec!["crate".to_owned(), "w".to_owned(), "x".to_owned()]])
+        );
+        assert!(
+            root.names.contains("a") && !root.names.contains("b"),
+            "a field is no name"
+        );
     }
 }

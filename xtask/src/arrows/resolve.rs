@@ -22,20 +22,30 @@ pub(super) fn file_graph(tree: &ModuleTree) -> FileGraph {
 
 /// Whether `file` is in the folder of the module `parent`: `a/mod.rs` and `a.rs` have theirs in `a`.
 fn is_part(file: &Path, parent: &Path) -> bool {
-    let owns_folder = parent.file_stem().is_some_and(|stem| matches!(stem.to_str(), Some("mod" | "lib" | "main")));
-    let folder = if owns_folder { parent.parent().map(Path::to_owned) } else { Some(parent.with_extension("")) };
+    let owns_folder = parent
+        .file_stem()
+        .is_some_and(|stem| matches!(stem.to_str(), Some("mod" | "lib" | "main")));
+    let folder = if owns_folder {
+        parent.parent().map(Path::to_owned)
+    } else {
+        Some(parent.with_extension(""))
+    };
     folder.is_some_and(|folder| file.starts_with(folder))
 }
 
 fn used_files(tree: &ModuleTree, at: &[String], module: &Module) -> BTreeSet<PathBuf> {
     // An import counts where its name is used: re-exports alone, and modules alone, are none.
-    let used = module.imports.iter().filter(|(name, _)| module.names.contains(*name) || name.contains("::"));
+    let used = module
+        .imports
+        .iter()
+        .filter(|(name, _)| module.names.contains(*name) || name.contains("::"));
     let imports = used.map(|(_, path)| path);
     let all = imports.chain(&module.globs).chain(&module.paths);
-    all.filter_map(|path| definition(tree, at, path, 0)).collect()
+    all.filter_map(|path| definition(tree, at, path, 0))
+        .collect()
 }
 
-/// The file that defines what `path` names, seen from the module `at`; `None` for other crates, and for modules as such.
+/// The file that defines what `path` names, seen from the module `at`; `NoConnection` for other crates, and for modules as such.
 fn definition(tree: &ModuleTree, at: &[String], path: &[String], depth: usize) -> Option<PathBuf> {
     if depth > MAX_REEXPORTS {
         return None;
@@ -67,14 +77,20 @@ fn definition(tree: &ModuleTree, at: &[String], path: &[String], depth: usize) -
 }
 
 /// The module that a path begins in, and the rest of it.
-fn start<'a>(tree: &ModuleTree, at: &[String], path: &'a [String]) -> Option<(Vec<String>, &'a [String])> {
+fn start<'a>(
+    tree: &ModuleTree,
+    at: &[String],
+    path: &'a [String],
+) -> Option<(Vec<String>, &'a [String])> {
     let (first, rest) = path.split_first()?;
     match first.as_str() {
         "crate" => Some((Vec::new(), rest)),
         "self" => Some((at.to_vec(), rest)),
         "super" => {
             let (mut module, mut rest) = (at[..at.len().checked_sub(1)?].to_vec(), rest);
-            while let Some(("super", tail)) = rest.split_first().map(|(name, tail)| (name.as_str(), tail)) {
+            while let Some(("super", tail)) =
+                rest.split_first().map(|(name, tail)| (name.as_str(), tail))
+            {
                 module.pop()?;
                 rest = tail;
             }
@@ -83,8 +99,8 @@ fn start<'a>(tree: &ModuleTree, at: &[String], path: &'a [String]) -> Option<(Ve
         name => {
             let here = tree.modules.get(at)?;
             let child = [at, std::slice::from_ref(first)].concat();
-            let known =
-                tree.modules.contains_key(&child) || here.imports.get(name).is_some_and(|import| import != path);
+            let known = tree.modules.contains_key(&child)
+                || here.imports.get(name).is_some_and(|import| import != path);
             known.then(|| (at.to_vec(), path))
         }
     }
@@ -95,11 +111,20 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn module(file: &str, imports: &[(&str, &str)], items: &[&str], names: &[&str], paths: &[&str]) -> Module {
+    fn module(
+        file: &str,
+        imports: &[(&str, &str)],
+        items: &[&str],
+        names: &[&str],
+        paths: &[&str],
+    ) -> Module {
         let split = |path: &str| path.split("::").map(str::to_owned).collect::<Vec<_>>();
         Module {
             file: file.into(),
-            imports: imports.iter().map(|(name, path)| (name.to_string(), split(path))).collect(),
+            imports: imports
+                .iter()
+                .map(|(name, path)| (name.to_string(), split(path)))
+                .collect(),
             items: items.iter().map(|item| item.to_string()).collect(),
             names: names.iter().map(|name| name.to_string()).collect(),
             paths: paths.iter().map(|path| split(path)).collect(),
@@ -108,9 +133,21 @@ mod tests {
     }
 
     fn arrows(modules: &[(&str, Module)]) -> Vec<String> {
-        let path = |text: &str| text.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect::<Vec<_>>();
+        let path = |text: &str| {
+            text.split("::")
+                .filter(|part| !part.is_empty())
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
         let modules = modules.iter().map(|(at, module)| {
-            let Module { file, imports, globs, items, names, paths } = module;
+            let Module {
+                file,
+                imports,
+                globs,
+                items,
+                names,
+                paths,
+            } = module;
             let copy = Module {
                 file: file.clone(),
                 imports: imports.clone(),
@@ -121,10 +158,13 @@ mod tests {
             };
             (path(at), copy)
         });
-        let graph = file_graph(&ModuleTree { modules: modules.collect::<BTreeMap<_, _>>() });
-        let shown = graph
-            .iter()
-            .flat_map(|(from, all)| all.iter().map(move |to| format!("{}→{}", from.display(), to.display())));
+        let graph = file_graph(&ModuleTree {
+            modules: modules.collect::<BTreeMap<_, _>>(),
+        });
+        let shown = graph.iter().flat_map(|(from, all)| {
+            all.iter()
+                .map(move |to| format!("{}→{}", from.display(), to.display()))
+        });
         shown.collect()
     }
 
@@ -134,7 +174,10 @@ mod tests {
             ("", module("lib", &[], &[], &[], &[])),
             ("a", module("a", &[("Gate", "gate::Gate")], &[], &[], &[])),
             ("a::gate", module("gate", &[], &["Gate"], &[], &[])),
-            ("b", module("b", &[("Gate", "crate::a::Gate")], &[], &["Gate"], &[])),
+            (
+                "b",
+                module("b", &[("Gate", "crate::a::Gate")], &[], &["Gate"], &[]),
+            ),
         ];
         assert_eq!(arrows(&modules), ["b→gate"]);
     }
@@ -143,10 +186,29 @@ mod tests {
     fn a_module_that_is_imported_counts_by_what_is_used_of_it() {
         let modules = [
             ("", module("lib", &[], &[], &[], &[])),
-            ("a", module("a.rs", &[("Gate", "gate::Gate")], &["open"], &["Gate"], &[])),
-            ("a::gate", module("a/gate.rs", &[], &["Gate"], &[], &["super::open"])),
-            ("b", module("b.rs", &[("a", "super::a")], &[], &["a"], &["a::open", "std::mem::take"])),
+            (
+                "a",
+                module("a.rs", &[("Gate", "gate::Gate")], &["open"], &["Gate"], &[]),
+            ),
+            (
+                "a::gate",
+                module("a/gate.rs", &[], &["Gate"], &[], &["super::open"]),
+            ),
+            (
+                "b",
+                module(
+                    "b.rs",
+                    &[("a", "super::a")],
+                    &[],
+                    &["a"],
+                    &["a::open", "std::mem::take"],
+                ),
+            ),
         ];
-        assert_eq!(arrows(&modules), ["a.rs→a/gate.rs", "b.rs→a.rs"], "a part may use what its parent defines");
+        assert_eq!(
+            arrows(&modules),
+            ["a.rs→a/gate.rs", "b.rs→a.rs"],
+            "a part may use what its parent defines"
+        );
     }
 }

@@ -23,7 +23,10 @@ pub(super) fn tokens(text: &str) -> Vec<Token> {
             '"' => string_length(rest),
             '\'' => char_or_lifetime_length(rest),
             c if c.is_alphabetic() || c == '_' => name(rest, &mut tokens),
-            c if c.is_ascii_digit() => rest.iter().take_while(|c| c.is_alphanumeric() || **c == '_').count(),
+            c if c.is_ascii_digit() => rest
+                .iter()
+                .take_while(|c| c.is_alphanumeric() || **c == '_')
+                .count(),
             ':' if rest.get(1) == Some(&':') => {
                 tokens.push(Token::Path);
                 2
@@ -77,11 +80,16 @@ fn char_or_lifetime_length(rest: &[char]) -> usize {
 
 /// A name; one that is a literal's prefix (`b"…"`, `r#"…"#`) is skipped with its literal.
 fn name(rest: &[char], tokens: &mut Vec<Token>) -> usize {
-    let length = rest.iter().take_while(|c| c.is_alphanumeric() || **c == '_').count();
+    let length = rest
+        .iter()
+        .take_while(|c| c.is_alphanumeric() || **c == '_')
+        .count();
     let name: String = rest[..length].iter().collect();
     let after = &rest[length..];
     match (name.as_str(), after.first()) {
-        ("r" | "br" | "cr", Some('"' | '#')) if is_raw_string(after) => length + raw_string_length(after),
+        ("r" | "br" | "cr", Some('"' | '#')) if is_raw_string(after) => {
+            length + raw_string_length(after)
+        }
         ("b" | "c", Some('"')) => length + string_length(after),
         ("b", Some('\'')) => length + char_or_lifetime_length(after),
         ("r", Some('#')) => length + 1, // a raw name: what follows is the name

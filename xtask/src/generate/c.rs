@@ -5,7 +5,14 @@ use super::contract::{PathContract, PathRow};
 use super::names::upper;
 
 pub(super) fn paths(contract: &PathContract) -> String {
-    let line = |row: &PathRow| format!("#define NP_PATH_{} \"{}\" /* {} */\n", upper(&row.name), row.name, row.text);
+    let line = |row: &PathRow| {
+        format!(
+            "#define NP_PATH_{} \"{}\" /* {} */\n",
+            upper(&row.name),
+            row.name,
+            row.text
+        )
+    };
     format!(
         "\
 /* {banner} */

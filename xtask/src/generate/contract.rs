@@ -75,38 +75,71 @@ impl PathContract {
     pub(super) fn read(root: &Path) -> Result<Self, Vec<String>> {
         let contract: Self = parse(root, "paths.toml")?;
         let faults = contract.faults(|folder| root.join(folder).is_dir());
-        if faults.is_empty() { Ok(contract) } else { Err(faults) }
+        if faults.is_empty() {
+            Ok(contract)
+        } else {
+            Err(faults)
+        }
     }
 
     /// The paths that can be selected for a kind of traffic, nearest first.
     pub(super) fn candidates(&self, traffic: Traffic) -> Vec<&PathRow> {
-        self.paths.iter().filter(|row| row.traffic == traffic && !row.planned).collect()
+        self.paths
+            .iter()
+            .filter(|row| row.traffic == traffic && !row.planned)
+            .collect()
     }
 
     /// Obstacles that an answer to a call can name.
     pub(super) fn call_obstacles(&self) -> Vec<&ObstacleRow> {
-        let carries_calls =
-            |name: &String| self.paths.iter().any(|row| row.name == *name && row.traffic == Traffic::Call);
-        self.obstacles.iter().filter(|row| row.against.iter().any(carries_calls)).collect()
+        let carries_calls = |name: &String| {
+            self.paths
+                .iter()
+                .any(|row| row.name == *name && row.traffic == Traffic::Call)
+        };
+        self.obstacles
+            .iter()
+            .filter(|row| row.against.iter().any(carries_calls))
+            .collect()
     }
 
     fn faults(&self, has_folder: impl Fn(&str) -> bool) -> Vec<String> {
-        let rows = self.paths.iter().map(|row| (row.name.as_str(), row.text.as_str()));
-        let mut faults = unfit(rows.chain(self.obstacles.iter().map(|row| (row.name.as_str(), row.text.as_str()))));
+        let rows = self
+            .paths
+            .iter()
+            .map(|row| (row.name.as_str(), row.text.as_str()));
+        let mut faults = unfit(
+            rows.chain(
+                self.obstacles
+                    .iter()
+                    .map(|row| (row.name.as_str(), row.text.as_str())),
+            ),
+        );
         for row in &self.paths {
             if row.planned != row.carried_by.is_empty() {
-                faults.push(format!("path {}: either it is planned, or carried_by names a folder", row.name));
+                faults.push(format!(
+                    "path {}: either it is planned, or carried_by names a folder",
+                    row.name
+                ));
             }
             if row.planned != row.clear.is_none() {
-                faults.push(format!("path {}: either it is planned, or `clear` says whether it encrypts", row.name));
+                faults.push(format!(
+                    "path {}: either it is planned, or `clear` says whether it encrypts",
+                    row.name
+                ));
             }
             let missing = row.carried_by.iter().filter(|folder| !has_folder(folder));
-            faults.extend(missing.map(|folder| format!("path {}: there is no folder {folder}", row.name)));
+            faults.extend(
+                missing.map(|folder| format!("path {}: there is no folder {folder}", row.name)),
+            );
         }
         let known: BTreeSet<_> = self.paths.iter().map(|row| &row.name).collect();
         for row in &self.obstacles {
             if row.against.is_empty() || !row.against.iter().all(|path| known.contains(path)) {
-                faults.push(format!("obstacle {}: `against` names paths of this file", row.name));
+                faults.push(format!(
+                    "obstacle {}: `against` names paths of this file",
+                    row.name
+                ));
             }
         }
         faults
@@ -116,14 +149,21 @@ impl PathContract {
 impl ReasonContract {
     pub(super) fn read(root: &Path) -> Result<Self, Vec<String>> {
         let rows: BTreeMap<String, ReasonRow> = parse(root, "reasons.toml")?;
-        let mut faults = unfit(rows.iter().map(|(name, row)| (name.as_str(), row.text.as_str())));
+        let mut faults = unfit(
+            rows.iter()
+                .map(|(name, row)| (name.as_str(), row.text.as_str())),
+        );
         let numbers: BTreeSet<_> = rows.values().map(|row| row.number).collect();
         if numbers.len() != rows.len() || numbers.contains(&0) {
             faults.push("reasons.toml: numbers begin with 1, and each is used once".to_owned());
         }
         let mut live: Vec<_> = rows.into_iter().filter(|(_, row)| !row.retired).collect();
         live.sort_by_key(|(_, row)| row.number);
-        if faults.is_empty() { Ok(Self(live)) } else { Err(faults) }
+        if faults.is_empty() {
+            Ok(Self(live))
+        } else {
+            Err(faults)
+        }
     }
 }
 
@@ -139,9 +179,13 @@ fn unfit<'a>(rows: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<String> {
     let (mut faults, mut seen) = (Vec::new(), BTreeSet::new());
     for (name, text) in rows {
         let is_word = name.starts_with(|c: char| c.is_ascii_lowercase())
-            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+            && name
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
         if !is_word || !seen.insert(name) {
-            faults.push(format!("{name:?}: a name is in lower case with underscores, and used once"));
+            faults.push(format!(
+                "{name:?}: a name is in lower case with underscores, and used once"
+            ));
         }
         if text.len() < 10 || text.contains(['"', '\\', '\n']) || text.contains("*/") {
             faults.push(format!("{name}: its text is one line without quotes"));
@@ -155,7 +199,9 @@ mod tests {
     use super::*;
 
     fn faults(text: &str) -> Vec<String> {
-        toml::from_str::<PathContract>(text).unwrap().faults(|folder| folder == "here")
+        toml::from_str::<PathContract>(text)
+            .unwrap()
+            .faults(|folder| folder == "here")
     }
 
     const GOOD: &str = r#"
@@ -194,8 +240,15 @@ mod tests {
 
     #[test]
     fn nothing_selects_a_planned_path() {
-        let planned = GOOD.replace("[\"here\"]", "[]\nplanned = true").replace("clear = false", "");
+        let planned = GOOD
+            .replace("[\"here\"]", "[]\nplanned = true")
+            .replace("clear = false", "");
         assert_eq!(faults(&planned), [""; 0]);
-        assert!(toml::from_str::<PathContract>(&planned).unwrap().candidates(Traffic::Call).is_empty());
+        assert!(
+            toml::from_str::<PathContract>(&planned)
+                .unwrap()
+                .candidates(Traffic::Call)
+                .is_empty()
+        );
     }
 }

@@ -5,7 +5,12 @@ use super::contract::{PathContract, ReasonContract};
 use super::names::go_camel;
 
 pub(super) fn paths(contract: &PathContract) -> String {
-    let rows = || contract.paths.iter().map(|row| (format!("Path{}", go_camel(&row.name)), row));
+    let rows = || {
+        contract
+            .paths
+            .iter()
+            .map(|row| (format!("Path{}", go_camel(&row.name)), row))
+    };
     let obstacles = contract.call_obstacles();
     format!(
         r#"// {banner}
@@ -34,10 +39,19 @@ func (p Path) isKnown() bool {{
 "#,
         banner = banner("paths.toml"),
         paths = aligned(rows().map(|(name, row)| {
-            [name, "Path".to_owned(), format!("= \"{}\"", row.name), format!("// {}", row.text)]
+            [
+                name,
+                "Path".to_owned(),
+                format!("= \"{}\"", row.name),
+                format!("// {}", row.text),
+            ]
         })),
         obstacles = aligned(obstacles.iter().map(|row| {
-            [format!("obstacle{}", go_camel(&row.name)), format!("= \"{}\"", row.name), format!("// {}", row.text)]
+            [
+                format!("obstacle{}", go_camel(&row.name)),
+                format!("= \"{}\"", row.name),
+                format!("// {}", row.text),
+            ]
         })),
         known = rows().map(|(name, _)| name).collect::<Vec<_>>().join(", "),
     )
@@ -81,18 +95,28 @@ func RetryIsSafe(name string) bool {{
             format!("= {}", row.number),
             format!("// {}", row.text)
         ])),
-        names = aligned(rows().map(|(name, _)| [format!("{}:", go_camel(name)), format!("\"{name}\",")])),
-        safe =
-            rows().filter(|(_, row)| row.retry).map(|(name, _)| format!("\"{name}\"")).collect::<Vec<_>>().join(", "),
+        names = aligned(
+            rows().map(|(name, _)| [format!("{}:", go_camel(name)), format!("\"{name}\",")])
+        ),
+        safe = rows()
+            .filter(|(_, row)| row.retry)
+            .map(|(name, _)| format!("\"{name}\""))
+            .collect::<Vec<_>>()
+            .join(", "),
     )
 }
 
 /// Rows with their cells below each other; the last cell ends the line.
 fn aligned<const N: usize>(rows: impl Iterator<Item = [String; N]>) -> String {
     let rows: Vec<_> = rows.collect();
-    let width: [usize; N] = std::array::from_fn(|k| rows.iter().map(|row| row[k].len()).max().unwrap_or(0));
+    let width: [usize; N] =
+        std::array::from_fn(|k| rows.iter().map(|row| row[k].len()).max().unwrap_or(0));
     let line = |row: &[String; N]| {
-        let cells = row.iter().zip(width).map(|(cell, width)| format!("{cell:width$} ")).collect::<String>();
+        let cells = row
+            .iter()
+            .zip(width)
+            .map(|(cell, width)| format!("{cell:width$} "))
+            .collect::<String>();
         format!("\t{}\n", cells.trim_end())
     };
     rows.iter().map(line).collect()

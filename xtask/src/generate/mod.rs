@@ -22,12 +22,24 @@ pub(crate) fn run(root: &Path, only_compare: bool) -> Result<String, Vec<String>
     let files = render(root)?;
     let stale: Vec<_> = files.iter().filter(|file| !file.is_current(root)).collect();
     if only_compare && !stale.is_empty() {
-        let fault = |file: &&File| format!("{} is stale: run `cargo xtask generate`", file.path.display());
+        let fault = |file: &&File| {
+            format!(
+                "{} is stale: run `cargo xtask generate`",
+                file.path.display()
+            )
+        };
         return Err(stale.iter().map(fault).collect());
     }
-    let written = stale.iter().map(|file| file.write(root)).collect::<Result<Vec<_>, _>>();
+    let written = stale
+        .iter()
+        .map(|file| file.write(root))
+        .collect::<Result<Vec<_>, _>>();
     written.map_err(|fault| vec![fault])?;
-    Ok(format!("generate: {} files, {} of them changed", files.len(), stale.len()))
+    Ok(format!(
+        "generate: {} files, {} of them changed",
+        files.len(),
+        stale.len()
+    ))
 }
 
 /// A generated file, relative to the top folder.
@@ -44,7 +56,9 @@ impl File {
     fn write(&self, root: &Path) -> Result<(), String> {
         let path = root.join(&self.path);
         let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-        folder.and_then(|()| std::fs::write(&path, &self.text)).map_err(|e| format!("{}: {e}", path.display()))
+        folder
+            .and_then(|()| std::fs::write(&path, &self.text))
+            .map_err(|e| format!("{}: {e}", path.display()))
     }
 }
 
@@ -53,16 +67,27 @@ fn render(root: &Path) -> Result<Vec<File>, Vec<String>> {
     let files = [
         ("crates/path/src/generated.rs", rust::paths(&paths)),
         ("crates/path/src/paths/mod.rs", rust::path_modules(&paths)),
-        ("crates/types/src/reason/generated.rs", rust::reasons(&reasons)),
+        (
+            "crates/types/src/reason/generated.rs",
+            rust::reasons(&reasons),
+        ),
         ("sdk/c/include/nearpath_paths.h", c::paths(&paths)),
         ("sdk/go/paths_generated.go", go::paths(&paths)),
-        ("sdk/go/internal/reason/reason_generated.go", go::reasons(&reasons)),
+        (
+            "sdk/go/internal/reason/reason_generated.go",
+            go::reasons(&reasons),
+        ),
         ("sdk/node/lib/paths.d.ts", node::declarations(&paths)),
         ("sdk/node/lib/paths.js", node::paths(&paths)),
         ("sdk/python/nearpath/_paths.py", python::paths(&paths)),
         ("sdk/python/nearpath/_reasons.py", python::reasons(&reasons)),
     ];
-    Ok(files.map(|(path, text)| File { path: path.into(), text }).into())
+    Ok(files
+        .map(|(path, text)| File {
+            path: path.into(),
+            text,
+        })
+        .into())
 }
 
 #[cfg(test)]
@@ -75,17 +100,29 @@ mod tests {
 
     #[test]
     fn generated_files_are_those_of_the_contract() {
-        assert_eq!(run(&root(), true), Ok("generate: 10 files, 0 of them changed".to_owned()));
+        assert_eq!(
+            run(&root(), true),
+            Ok("generate: 10 files, 0 of them changed".to_owned())
+        );
     }
 
     #[test]
     fn a_stale_file_is_found_and_written_anew() {
         let root = std::env::temp_dir().join(format!("nearpath-xtask-{}", std::process::id()));
-        let file = File { path: "folder/list.txt".into(), text: "new".to_owned() };
+        let file = File {
+            path: "folder/list.txt".into(),
+            text: "new".to_owned(),
+        };
         assert!(!file.is_current(&root));
         file.write(&root).unwrap();
         assert!(file.is_current(&root));
-        assert!(!File { text: "newer".to_owned(), ..file }.is_current(&root));
+        assert!(
+            !File {
+                text: "newer".to_owned(),
+                ..file
+            }
+            .is_current(&root)
+        );
         std::fs::remove_dir_all(root).unwrap();
     }
 }

@@ -10,7 +10,13 @@ pub(super) fn camel(name: &str) -> String {
 
 /// `no_tls` → `NoTLS`.
 pub(super) fn go_camel(name: &str) -> String {
-    let word = |word: &str| if INITIALISMS.contains(&word) { word.to_uppercase() } else { capitalized(word) };
+    let word = |word: &str| {
+        if INITIALISMS.contains(&word) {
+            word.to_uppercase()
+        } else {
+            capitalized(word)
+        }
+    };
     name.split('_').map(word).collect()
 }
 

@@ -21,12 +21,21 @@ module.exports = {{ Path, Obstacle }};
 "#,
         banner = banner("paths.toml"),
         paths = members(contract.paths.iter().map(|row| (&*row.name, &*row.text))),
-        obstacles = members(contract.call_obstacles().iter().map(|row| (&*row.name, &*row.text))),
+        obstacles = members(
+            contract
+                .call_obstacles()
+                .iter()
+                .map(|row| (&*row.name, &*row.text))
+        ),
     )
 }
 
 pub(super) fn declarations(contract: &PathContract) -> String {
-    let names: Vec<_> = contract.paths.iter().map(|row| format!("'{}'", row.name)).collect();
+    let names: Vec<_> = contract
+        .paths
+        .iter()
+        .map(|row| format!("'{}'", row.name))
+        .collect();
     format!(
         "// {banner}\n\n/** The path that a call takes. */\nexport type Path = {names};\n",
         banner = banner("paths.toml"),
@@ -35,5 +44,6 @@ pub(super) fn declarations(contract: &PathContract) -> String {
 }
 
 fn members<'a>(rows: impl Iterator<Item = (&'a str, &'a str)>) -> String {
-    rows.map(|(name, text)| format!("  /** {text} */\n  {}: '{name}',\n", upper(name))).collect()
+    rows.map(|(name, text)| format!("  /** {text} */\n  {}: '{name}',\n", upper(name)))
+        .collect()
 }

@@ -5,8 +5,19 @@ use super::contract::{ObstacleRow, PathContract, ReasonContract};
 use super::names::upper;
 
 pub(super) fn paths(contract: &PathContract) -> String {
-    let names: Vec<_> = contract.paths.iter().map(|row| format!("\"{}\"", row.name)).collect();
-    let obstacle = |row: &&ObstacleRow| format!("{}: Final = \"{}\"  # {}\n", upper(&row.name), row.name, row.text);
+    let names: Vec<_> = contract
+        .paths
+        .iter()
+        .map(|row| format!("\"{}\"", row.name))
+        .collect();
+    let obstacle = |row: &&ObstacleRow| {
+        format!(
+            "{}: Final = \"{}\"  # {}\n",
+            upper(&row.name),
+            row.name,
+            row.text
+        )
+    };
     format!(
         r#"# {banner}
 """Paths that a call can take, and names of what stands against a nearer one."""
@@ -19,12 +30,20 @@ PATHS: Final[tuple[Path, ...]] = ({names})
 {obstacles}"#,
         banner = banner("paths.toml"),
         names = names.join(", "),
-        obstacles = contract.call_obstacles().iter().map(obstacle).collect::<String>(),
+        obstacles = contract
+            .call_obstacles()
+            .iter()
+            .map(obstacle)
+            .collect::<String>(),
     )
 }
 
 pub(super) fn reasons(contract: &ReasonContract) -> String {
-    let safe = contract.0.iter().filter(|(_, row)| row.retry).map(|(name, _)| format!("        \"{name}\",\n"));
+    let safe = contract
+        .0
+        .iter()
+        .filter(|(_, row)| row.retry)
+        .map(|(name, _)| format!("        \"{name}\",\n"));
     format!(
         r#"# {banner}
 """Reasons for which the platform refuses, cuts or loses a request."""

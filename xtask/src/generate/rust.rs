@@ -5,11 +5,18 @@ use super::contract::{ObstacleRow, PathContract, PathRow, ReasonContract, Traffi
 use super::names::camel;
 
 /// Each kind of traffic, with the type of its facts.
-const TRAFFIC: [(Traffic, &str); 3] =
-    [(Traffic::Call, "CallFacts"), (Traffic::Link, "LinkFacts"), (Traffic::Egress, "EgressFacts")];
+const TRAFFIC: [(Traffic, &str); 3] = [
+    (Traffic::Call, "CallFacts"),
+    (Traffic::Link, "LinkFacts"),
+    (Traffic::Egress, "EgressFacts"),
+];
 
 pub(super) fn paths(contract: &PathContract) -> String {
-    let most = TRAFFIC.iter().map(|(traffic, _)| contract.candidates(*traffic).len()).max().unwrap_or(0);
+    let most = TRAFFIC
+        .iter()
+        .map(|(traffic, _)| contract.candidates(*traffic).len())
+        .max()
+        .unwrap_or(0);
     let facts = TRAFFIC.map(|(_, facts)| facts).join(", ");
     format!(
         r#"// {banner}
@@ -30,13 +37,17 @@ pub(crate) const MAX_CANDIDATES: usize = {most};
         modules = modules(contract).join(", "),
         path = path_enum(&contract.paths),
         obstacle = obstacle_enum(&contract.obstacles),
-        candidates = TRAFFIC.map(|(traffic, facts)| candidates(&contract.candidates(traffic), facts)).concat(),
+        candidates = TRAFFIC
+            .map(|(traffic, facts)| candidates(&contract.candidates(traffic), facts))
+            .concat(),
     )
 }
 
 /// The module of each path that can be selected: a new row asks for its file.
 pub(super) fn path_modules(contract: &PathContract) -> String {
-    let lines = modules(contract).into_iter().map(|name| format!("pub(crate) mod {name};\n"));
+    let lines = modules(contract)
+        .into_iter()
+        .map(|name| format!("pub(crate) mod {name};\n"));
     format!(
         "// {banner}\n//! The module of each path, with the function that returns what stands against it.\n\n{lines}",
         banner = banner("paths.toml"),
@@ -45,7 +56,12 @@ pub(super) fn path_modules(contract: &PathContract) -> String {
 }
 
 fn modules(contract: &PathContract) -> Vec<&str> {
-    let mut modules: Vec<_> = contract.paths.iter().filter(|row| !row.planned).map(|row| row.name.as_str()).collect();
+    let mut modules: Vec<_> = contract
+        .paths
+        .iter()
+        .filter(|row| !row.planned)
+        .map(|row| row.name.as_str())
+        .collect();
     modules.sort_unstable();
     modules
 }
@@ -53,7 +69,12 @@ fn modules(contract: &PathContract) -> Vec<&str> {
 pub(super) fn reasons(contract: &ReasonContract) -> String {
     let rows = || contract.0.iter().map(|(name, row)| (name.as_str(), row));
     let variant = |(name, row): (&str, &super::contract::ReasonRow)| {
-        format!("    /// {}\n    {} = {},\n", row.text, camel(name), row.number)
+        format!(
+            "    /// {}\n    {} = {},\n",
+            row.text,
+            camel(name),
+            row.number
+        )
     };
     format!(
         r#"// {banner}
@@ -83,9 +104,21 @@ impl Reason {{
         banner = banner("reasons.toml"),
         variants = rows().map(variant).collect::<String>(),
         all = all(rows().map(|(name, _)| name)),
-        name = method("name", "&'static str", rows().map(|(name, _)| (name, format!("\"{name}\"")))),
-        status = method("status", "u16", rows().map(|(name, row)| (name, row.status.to_string()))),
-        retry = method("retry_is_safe", "bool", rows().map(|(name, row)| (name, row.retry.to_string()))),
+        name = method(
+            "name",
+            "&'static str",
+            rows().map(|(name, _)| (name, format!("\"{name}\"")))
+        ),
+        status = method(
+            "status",
+            "u16",
+            rows().map(|(name, row)| (name, row.status.to_string()))
+        ),
+        retry = method(
+            "retry_is_safe",
+            "bool",
+            rows().map(|(name, row)| (name, row.retry.to_string()))
+        ),
     )
 }
 
@@ -120,16 +153,30 @@ impl Path {{
 "#,
         variants = variants(rows.iter().map(|row| (&*row.name, &*row.text))),
         all = all(names()),
-        name = method("name", "&'static str", names().map(|name| (name, format!("\"{name}\"")))),
-        c_name = method("c_name", "&'static CStr", names().map(|name| (name, format!("c\"{name}\"")))),
+        name = method(
+            "name",
+            "&'static str",
+            names().map(|name| (name, format!("\"{name}\"")))
+        ),
+        c_name = method(
+            "c_name",
+            "&'static CStr",
+            names().map(|name| (name, format!("c\"{name}\"")))
+        ),
         planned = any_of(rows.iter().filter(|row| row.planned)),
         clear = any_of(rows.iter().filter(|row| row.clear == Some(true))),
     )
 }
 
 fn any_of<'a>(rows: impl Iterator<Item = &'a PathRow>) -> String {
-    let variants: Vec<_> = rows.map(|row| format!("Self::{}", camel(&row.name))).collect();
-    if variants.is_empty() { "false".to_owned() } else { format!("matches!(self, {})", variants.join(" | ")) }
+    let variants: Vec<_> = rows
+        .map(|row| format!("Self::{}", camel(&row.name)))
+        .collect();
+    if variants.is_empty() {
+        "false".to_owned()
+    } else {
+        format!("matches!(self, {})", variants.join(" | "))
+    }
 }
 
 fn obstacle_enum(rows: &[ObstacleRow]) -> String {
@@ -155,14 +202,30 @@ impl Obstacle {{
 "#,
         variants = variants(each().map(|(name, row)| (name, &*row.text))),
         all = all(each().map(|(name, _)| name)),
-        name = method("name", "&'static str", each().map(|(name, _)| (name, format!("\"{name}\"")))),
-        text = method("text", "&'static str", each().map(|(name, row)| (name, format!("\"{}\"", row.text)))),
-        against = method("against", "&'static [Path]", each().map(|(name, row)| (name, against(row)))),
+        name = method(
+            "name",
+            "&'static str",
+            each().map(|(name, _)| (name, format!("\"{name}\"")))
+        ),
+        text = method(
+            "text",
+            "&'static str",
+            each().map(|(name, row)| (name, format!("\"{}\"", row.text)))
+        ),
+        against = method(
+            "against",
+            "&'static [Path]",
+            each().map(|(name, row)| (name, against(row)))
+        ),
     )
 }
 
 fn against(row: &ObstacleRow) -> String {
-    let paths: Vec<_> = row.against.iter().map(|name| format!("Path::{}", camel(name))).collect();
+    let paths: Vec<_> = row
+        .against
+        .iter()
+        .map(|name| format!("Path::{}", camel(name)))
+        .collect();
     format!("&[{}]", paths.join(", "))
 }
 
@@ -172,26 +235,43 @@ fn candidates(rows: &[&PathRow], facts: &str) -> String {
         format!("        Candidate {{ path: Path::{path}, obstacle: {module}::obstacle }},\n")
     };
     let rows: String = rows.iter().map(row).collect();
-    format!("\nimpl Facts for {facts} {{\n    const CANDIDATES: &'static [Candidate<Self>] = &[\n{rows}    ];\n}}\n")
+    format!(
+        "\nimpl Facts for {facts} {{\n    const CANDIDATES: &'static [Candidate<Self>] = &[\n{rows}    ];\n}}\n"
+    )
 }
 
 fn variants<'a>(rows: impl Iterator<Item = (&'a str, &'a str)>) -> String {
-    rows.map(|(name, text)| format!("    /// {}\n    {},\n", doc(text), camel(name))).collect()
+    rows.map(|(name, text)| format!("    /// {}\n    {},\n", doc(text), camel(name)))
+        .collect()
 }
 
 fn all<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    names.map(|name| format!("        Self::{},\n", camel(name))).collect()
+    names
+        .map(|name| format!("        Self::{},\n", camel(name)))
+        .collect()
 }
 
-fn method<'a>(name: &str, returns: &str, values: impl Iterator<Item = (&'a str, String)>) -> String {
-    let arms: String = values.map(|(name, value)| format!("            Self::{} => {value},\n", camel(name))).collect();
-    format!("    pub const fn {name}(self) -> {returns} {{\n        match self {{\n{arms}        }}\n    }}\n")
+fn method<'a>(
+    name: &str,
+    returns: &str,
+    values: impl Iterator<Item = (&'a str, String)>,
+) -> String {
+    let arms: String = values
+        .map(|(name, value)| format!("            Self::{} => {value},\n", camel(name)))
+        .collect();
+    format!(
+        "    pub const fn {name}(self) -> {returns} {{\n        match self {{\n{arms}        }}\n    }}\n"
+    )
 }
 
 /// A text as a sentence; `gRPC` stays as it is.
 fn doc(text: &str) -> String {
     let (first, rest) = text.split_at(1);
-    let first = if rest.starts_with(char::is_uppercase) { first.to_owned() } else { first.to_uppercase() };
+    let first = if rest.starts_with(char::is_uppercase) {
+        first.to_owned()
+    } else {
+        first.to_uppercase()
+    };
     let end = if text.ends_with('.') { "" } else { "." };
     first + rest + end
 }

@@ -23,6 +23,8 @@ struct Rules {
     forbidden: BTreeMap<String, String>,
     /// Words that no comment may have, with what to say instead.
     forbidden_in_comments: BTreeMap<String, String>,
+    /// Last words of constants that are times.
+    time_endings: BTreeSet<String>,
     /// Names that outside interfaces impose, hence allowed in spite of the lists.
     allowed: BTreeSet<String>,
 }
@@ -40,6 +42,7 @@ struct Bounds {
     min_comments_per_10k_tokens: f64,
     max_forbidden_names: usize,
     max_forbidden_comments: usize,
+    max_unclear_times: usize,
 }
 
 /// Compares the code with `names.toml`; every difference is one fault.
@@ -49,18 +52,48 @@ pub(crate) fn check() -> Result<String, Vec<String>> {
     let figures = Figures::of(&scan);
     println!("{figures}");
     let mut faults = figures.faults(&rules.bounds);
-    faults.extend(report::names_in_many_crates(&scan, rules.bounds.max_crates_per_type_name, &rules.allowed));
-    let names = scan.definitions.iter().filter_map(|definition| words::name_fault(definition, &rules)).collect();
-    let comments = scan.comments.iter().filter_map(|comment| words::comment_fault(comment, &rules)).collect();
+    faults.extend(report::names_in_many_crates(
+        &scan,
+        rules.bounds.max_crates_per_type_name,
+        &rules.allowed,
+    ));
+    let names = scan
+        .definitions
+        .iter()
+        .filter_map(|definition| words::name_fault(definition, &rules))
+        .collect();
+    let comments = scan
+        .comments
+        .iter()
+        .filter_map(|comment| words::comment_fault(comment, &rules))
+        .collect();
+    let times = scan
+        .definitions
+        .iter()
+        .filter_map(|definition| words::time_fault(definition, &rules))
+        .collect();
+    faults.extend(above("times", times, rules.bounds.max_unclear_times));
     faults.extend(above("names", names, rules.bounds.max_forbidden_names));
-    faults.extend(above("comments", comments, rules.bounds.max_forbidden_comments));
-    if faults.is_empty() { Ok("names: the code keeps to names.toml".to_owned()) } else { Err(faults) }
+    faults.extend(above(
+        "comments",
+        comments,
+        rules.bounds.max_forbidden_comments,
+    ));
+    if faults.is_empty() {
+        Ok("names: the code keeps to names.toml".to_owned())
+    } else {
+        Err(faults)
+    }
 }
 
 /// The faults, if there are more of them than the bound.
 fn above(what: &str, faults: Vec<String>, bound: usize) -> Vec<String> {
-    println!("forbidden words: {} {what}, bound {bound}", faults.len());
-    if faults.len() > bound { faults } else { Vec::new() }
+    println!("faults of {what}: {}, bound {bound}", faults.len());
+    if faults.len() > bound {
+        faults
+    } else {
+        Vec::new()
+    }
 }
 
 /// Prints the definitions of one crate and its figures, for whoever renames it.
@@ -68,15 +101,29 @@ pub(crate) fn list(krate: &str) -> Result<String, Vec<String>> {
     let scan = source::scan_tree().map_err(|fault| vec![fault])?;
     let own: Scan = scan.of_crate(krate);
     if own.definitions.is_empty() {
-        return Err(vec![format!("names: no crate {krate}: name its folder, as in crates/shm")]);
+        return Err(vec![format!(
+            "names: no crate {krate}: name its folder, as in crates/shm"
+        )]);
     }
-    let shown = own.definitions.iter().filter(|definition| definition.subject != Subject::Test);
+    let shown = own
+        .definitions
+        .iter()
+        .filter(|definition| definition.subject != Subject::Test);
     shown.for_each(|definition| println!("{definition}"));
     Ok(Figures::of(&own).to_string())
 }
 
+/// Every name that the tree defines.
+pub(crate) fn definition_names() -> Result<BTreeSet<String>, String> {
+    Ok(source::scan_tree()?
+        .definitions
+        .into_iter()
+        .map(|definition| definition.name)
+        .collect())
+}
+
 fn rules() -> Result<Rules, String> {
-    let text =
-        std::fs::read_to_string("names.toml").map_err(|e| format!("names.toml: {e} (run from the top folder)"))?;
+    let text = std::fs::read_to_string("names.toml")
+        .map_err(|e| format!("names.toml: {e} (run from the top folder)"))?;
     toml::from_str(&text).map_err(|e| format!("names.toml: {e}"))
 }

@@ -27,6 +27,8 @@ pub(super) struct Definition {
     pub in_test: bool,
     /// A method that a trait of another crate names.
     pub imposed: bool,
+    /// A constant of the type `Duration`.
+    pub is_time: bool,
     /// First word of its doc comment.
     pub doc_start: Option<String>,
 }
@@ -64,31 +66,68 @@ impl Scan {
     pub(super) fn add_file(&mut self, path: &str, text: &str) -> Result<(), String> {
         let krate = crate_folder(path);
         let in_test = is_test_path(path);
-        let file = syn::parse_file(text).map_err(|e| format!("{path}:{}: {e}", e.span().start().line))?;
-        let mut visitor = Visitor { path, krate: &krate, in_test, found: Vec::new(), test_lines: Vec::new() };
+        let file =
+            syn::parse_file(text).map_err(|e| format!("{path}:{}: {e}", e.span().start().line))?;
+        let mut visitor = Visitor {
+            path,
+            krate: &krate,
+            in_test,
+            found: Vec::new(),
+            test_lines: Vec::new(),
+        };
         visitor.visit_file(&file);
         let (found, test_lines) = (visitor.found, visitor.test_lines);
         self.definitions.extend(found);
-        self.add_comments(path, &krate, text, |line| in_test || test_lines.iter().any(|range| range.contains(&line)));
+        self.add_comments(path, &krate, text, |line| {
+            in_test || test_lines.iter().any(|range| range.contains(&line))
+        });
         let all: TokenStream = text.parse().map_err(|e| format!("{path}: {e}"))?;
-        self.count_tokens(&krate, all, |line| in_test || test_lines.iter().any(|range| range.contains(&line)));
-        self.lines += text.lines().filter(|line| !line.trim().is_empty() && !line.trim().starts_with("//")).count();
+        self.count_tokens(&krate, all, |line| {
+            in_test || test_lines.iter().any(|range| range.contains(&line))
+        });
+        self.lines += text
+            .lines()
+            .filter(|line| !line.trim().is_empty() && !line.trim().starts_with("//"))
+            .count();
         Ok(())
     }
 
     /// The part of one crate.
     pub(super) fn of_crate(&self, krate: &str) -> Self {
         Self {
-            definitions: self.definitions.iter().filter(|d| d.krate == krate).cloned().collect(),
-            comments: self.comments.iter().filter(|c| c.krate == krate).cloned().collect(),
-            tokens: self.tokens.iter().filter(|t| t.0 == krate).cloned().collect(),
+            definitions: self
+                .definitions
+                .iter()
+                .filter(|d| d.krate == krate)
+                .cloned()
+                .collect(),
+            comments: self
+                .comments
+                .iter()
+                .filter(|c| c.krate == krate)
+                .cloned()
+                .collect(),
+            tokens: self
+                .tokens
+                .iter()
+                .filter(|t| t.0 == krate)
+                .cloned()
+                .collect(),
             lines: 0,
         }
     }
 
-    fn add_comments(&mut self, path: &str, krate: &str, text: &str, is_test: impl Fn(usize) -> bool) {
+    fn add_comments(
+        &mut self,
+        path: &str,
+        krate: &str,
+        text: &str,
+        is_test: impl Fn(usize) -> bool,
+    ) {
         for (index, line) in text.lines().enumerate() {
-            let Some((doc, said)) = comment_of(line) else { continue };
+            let Some((doc, said)) = comment_of(line) else {
+                continue;
+            };
             let comment = Comment {
                 krate: krate.to_owned(),
                 place: format!("{path}:{}", index + 1),
@@ -100,7 +139,12 @@ impl Scan {
         }
     }
 
-    fn count_tokens(&mut self, krate: &str, tokens: TokenStream, is_test: impl Fn(usize) -> bool + Copy) {
+    fn count_tokens(
+        &mut self,
+        krate: &str,
+        tokens: TokenStream,
+        is_test: impl Fn(usize) -> bool + Copy,
+    ) {
         let (mut product, mut test) = (0, 0);
         count(tokens, is_test, &mut product, &mut test);
         self.tokens.push((krate.to_owned(), false, product));
@@ -109,7 +153,12 @@ impl Scan {
 }
 
 /// Two-character operators are one token, as a reader sees them; doc comments are none.
-fn count(tokens: TokenStream, is_test: impl Fn(usize) -> bool + Copy, product: &mut usize, test: &mut usize) {
+fn count(
+    tokens: TokenStream,
+    is_test: impl Fn(usize) -> bool + Copy,
+    product: &mut usize,
+    test: &mut usize,
+) {
     let mut joint = false;
     let mut after_hash = false;
     for token in tokens {
@@ -129,7 +178,11 @@ fn count(tokens: TokenStream, is_test: impl Fn(usize) -> bool + Copy, product: &
             }
         }
         after_hash = hash;
-        *if is_test(line) { &mut *test } else { &mut *product } += own;
+        *if is_test(line) {
+            &mut *test
+        } else {
+            &mut *product
+        } += own;
     }
 }
 
@@ -146,7 +199,11 @@ fn comment_of(line: &str) -> Option<(bool, &str)> {
     }
     let at = line.find(" // ")?;
     // An even number of quotes before it: the mark is not inside a string.
-    line[..at].matches('"').count().is_multiple_of(2).then(|| (false, line[at + 4..].trim()))
+    line[..at]
+        .matches('"')
+        .count()
+        .is_multiple_of(2)
+        .then(|| (false, line[at + 4..].trim()))
 }
 
 fn crate_folder(path: &str) -> String {
@@ -159,8 +216,16 @@ fn crate_folder(path: &str) -> String {
 }
 
 fn is_test_path(path: &str) -> bool {
-    let test_folder = ["tests/", "examples/", "fuzz/", "crates/testkit/", "benches/"];
-    test_folder.iter().any(|folder| path.starts_with(folder) || path.contains(&format!("/{folder}")))
+    let test_folder = [
+        "tests/",
+        "examples/",
+        "fuzz/",
+        "crates/testkit/",
+        "benches/",
+    ];
+    test_folder
+        .iter()
+        .any(|folder| path.starts_with(folder) || path.contains(&format!("/{folder}")))
         || path.ends_with("/tests.rs")
         || path.contains("/simulation/")
         || path.ends_with("/simulation.rs")
@@ -184,23 +249,46 @@ impl Visitor<'_> {
             place: format!("{}:{line}", self.path),
             in_test: self.in_test,
             imposed,
+            is_time: false,
             doc_start: doc_start(attrs),
         });
     }
 
+    fn constant(&mut self, name: &Ident, attrs: &[syn::Attribute], ty: &syn::Type) {
+        self.define(Subject::Constant, name, attrs, false);
+        if let Some(definition) = self.found.last_mut() {
+            definition.is_time = is_duration(ty);
+        }
+    }
+
     fn function(&mut self, name: &Ident, attrs: &[syn::Attribute], imposed: bool) {
-        let subject = if is_test(attrs) { Subject::Test } else { Subject::Function };
+        let subject = if is_test(attrs) {
+            Subject::Test
+        } else {
+            Subject::Function
+        };
         self.define(subject, name, attrs, imposed);
     }
 }
 
 fn is_test(attrs: &[syn::Attribute]) -> bool {
-    attrs.iter().any(|attr| attr.path().segments.last().is_some_and(|segment| segment.ident == "test"))
+    attrs.iter().any(|attr| {
+        attr.path()
+            .segments
+            .last()
+            .is_some_and(|segment| segment.ident == "test")
+    })
+}
+
+fn is_duration(ty: &syn::Type) -> bool {
+    matches!(ty, syn::Type::Path(path) if path.path.segments.last().is_some_and(|last| last.ident == "Duration"))
 }
 
 fn is_cfg_test(attrs: &[syn::Attribute]) -> bool {
     attrs.iter().any(|attr| match &attr.meta {
-        syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string().contains("test"),
+        syn::Meta::List(list) => {
+            list.path.is_ident("cfg") && list.tokens.to_string().contains("test")
+        }
         _ => false,
     })
 }
@@ -208,7 +296,10 @@ fn is_cfg_test(attrs: &[syn::Attribute]) -> bool {
 fn doc_start(attrs: &[syn::Attribute]) -> Option<String> {
     let first = attrs.iter().find_map(|attr| match &attr.meta {
         syn::Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
-            syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => Some(text.value()),
+            syn::Expr::Lit(syn::ExprLit {
+                lit: syn::Lit::Str(text),
+                ..
+            }) => Some(text.value()),
             _ => None,
         },
         _ => None,
@@ -224,7 +315,8 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
         if is_cfg_test(&item.attrs) {
             self.in_test = true;
             if let Some((brace, _)) = &item.content {
-                self.test_lines.push(brace.span.open().start().line..=brace.span.close().end().line);
+                self.test_lines
+                    .push(brace.span.open().start().line..=brace.span.close().end().line);
             }
         }
         visit::visit_item_mod(self, item);
@@ -277,12 +369,17 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     }
 
     fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
-        self.define(Subject::Constant, &item.ident, &item.attrs, false);
+        self.constant(&item.ident, &item.attrs, &item.ty);
         visit::visit_item_const(self, item);
     }
 
+    fn visit_impl_item_const(&mut self, item: &'ast syn::ImplItemConst) {
+        self.constant(&item.ident, &item.attrs, &item.ty);
+        visit::visit_impl_item_const(self, item);
+    }
+
     fn visit_item_static(&mut self, item: &'ast syn::ItemStatic) {
-        self.define(Subject::Constant, &item.ident, &item.attrs, false);
+        self.constant(&item.ident, &item.attrs, &item.ty);
         visit::visit_item_static(self, item);
     }
 }

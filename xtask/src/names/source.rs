@@ -18,12 +18,19 @@ pub(super) fn scan_tree() -> Result<Scan, String> {
 }
 
 fn tracked_files() -> Result<Vec<String>, String> {
-    let out = Command::new("git").args(["ls-files", "*.rs"]).output().map_err(|e| format!("git ls-files: {e}"))?;
+    let out = Command::new("git")
+        .args(["ls-files", "*.rs"])
+        .output()
+        .map_err(|e| format!("git ls-files: {e}"))?;
     if !out.status.success() {
-        return Err(format!("git ls-files: {}", String::from_utf8_lossy(&out.stderr).trim()));
+        return Err(format!(
+            "git ls-files: {}",
+            String::from_utf8_lossy(&out.stderr).trim()
+        ));
     }
     let text = String::from_utf8_lossy(&out.stdout);
-    let ours =
-        |path: &&str| !SKIPPED.iter().any(|skipped| path.contains(skipped)) && std::path::Path::new(path).exists();
+    let ours = |path: &&str| {
+        !SKIPPED.iter().any(|skipped| path.contains(skipped)) && std::path::Path::new(path).exists()
+    };
     Ok(text.lines().filter(ours).map(str::to_owned).collect())
 }

@@ -10,7 +10,8 @@ pub(super) fn words_of(name: &str) -> Vec<String> {
     for (index, &c) in chars.iter().enumerate() {
         let starts_word = c.is_uppercase()
             && index > 0
-            && (!chars[index - 1].is_uppercase() || chars.get(index + 1).is_some_and(|next| next.is_lowercase()));
+            && (!chars[index - 1].is_uppercase()
+                || chars.get(index + 1).is_some_and(|next| next.is_lowercase()));
         if c == '_' || starts_word {
             words.push(String::new());
         }
@@ -33,15 +34,36 @@ pub(super) fn name_fault(definition: &Definition, rules: &Rules) -> Option<Strin
         return None;
     }
     let words = words_of(&definition.name);
-    let hit = words.iter().find_map(|word| Some((word, rules.forbidden.get(word)?)));
+    let hit = words
+        .iter()
+        .find_map(|word| Some((word, rules.forbidden.get(word)?)));
     hit.map(|(word, instead)| format!("{definition}: `{word}` is no term of the field: {instead}"))
+}
+
+/// What is wrong with the name of a time, if anything is: a reader must see whether it is waited for, repeated or granted.
+pub(super) fn time_fault(definition: &Definition, rules: &Rules) -> Option<String> {
+    if !definition.is_time || definition.in_test || rules.allowed.contains(&definition.name) {
+        return None;
+    }
+    let last = words_of(&definition.name).pop()?;
+    (!rules.time_endings.contains(&last)).then(|| format!("{definition}: a time ends in _TIMEOUT, _INTERVAL, _GRACE or another word of `time_endings`"))
 }
 
 /// What is wrong with a line of a comment, if anything is.
 pub(super) fn comment_fault(comment: &Comment, rules: &Rules) -> Option<String> {
-    let words = comment.text.split(|c: char| !c.is_alphanumeric() && c != '\'').map(str::to_lowercase);
-    let hit = words.into_iter().find_map(|word| Some((rules.forbidden_in_comments.get(&word)?, word)));
-    hit.map(|(instead, word)| format!("{}: `{word}` is no term of the field: {instead}", comment.place))
+    let words = comment
+        .text
+        .split(|c: char| !c.is_alphanumeric() && c != '\'')
+        .map(str::to_lowercase);
+    let hit = words
+        .into_iter()
+        .find_map(|word| Some((rules.forbidden_in_comments.get(&word)?, word)));
+    hit.map(|(instead, word)| {
+        format!(
+            "{}: `{word}` is no term of the field: {instead}",
+            comment.place
+        )
+    })
 }
 
 #[cfg(test)]

@@ -30,13 +30,26 @@ enum Way {
 }
 
 /// In the order of [`Way`].
-const WAYS: [(Way, &str); 3] = [(Way::Direct, "direct"), (Way::Pool, "pool"), (Way::Exit, "pool, carried")];
+const WAYS: [(Way, &str); 3] = [
+    (Way::Direct, "direct"),
+    (Way::Pool, "pool"),
+    (Way::Exit, "pool, carried"),
+];
 
 /// Every case at this distance.
 pub(super) fn measure(args: &Args, place: Place, comparison: &mut Comparison) -> Result<(), Error> {
     let ground = land(args, place)?;
     let near = ground.near.clone();
-    near.enter(|| here(Cases { args, place, ground: &ground }.all(comparison)))
+    near.enter(|| {
+        here(
+            Cases {
+                args,
+                place,
+                ground: &ground,
+            }
+            .all(comparison),
+        )
+    })
 }
 
 struct Cases<'a> {
@@ -56,20 +69,56 @@ struct Flow {
 
 /// Flows of some size. A plain connection is new to its server whoever opened it, so its window is that of a new one; one of HTTP was used before.
 const FLOWS: [Flow; 6] = [
-    Flow { name: "100 kB down", speech: Speech::Plain, down: 100_000, up: 0 },
-    Flow { name: "1 MB down", speech: Speech::Plain, down: 1_000_000, up: 0 },
-    Flow { name: "1 MB up", speech: Speech::Plain, down: 1, up: 1_000_000 },
-    Flow { name: "HTTP, 100 kB down", speech: Speech::Http, down: 100_000, up: 0 },
-    Flow { name: "HTTP, 1 MB down", speech: Speech::Http, down: 1_000_000, up: 0 },
-    Flow { name: "HTTP, 1 MB up", speech: Speech::Http, down: 1, up: 1_000_000 },
+    Flow {
+        name: "100 kB down",
+        speech: Speech::Plain,
+        down: 100_000,
+        up: 0,
+    },
+    Flow {
+        name: "1 MB down",
+        speech: Speech::Plain,
+        down: 1_000_000,
+        up: 0,
+    },
+    Flow {
+        name: "1 MB up",
+        speech: Speech::Plain,
+        down: 1,
+        up: 1_000_000,
+    },
+    Flow {
+        name: "HTTP, 100 kB down",
+        speech: Speech::Http,
+        down: 100_000,
+        up: 0,
+    },
+    Flow {
+        name: "HTTP, 1 MB down",
+        speech: Speech::Http,
+        down: 1_000_000,
+        up: 0,
+    },
+    Flow {
+        name: "HTTP, 1 MB up",
+        speech: Speech::Http,
+        down: 1,
+        up: 1_000_000,
+    },
 ];
 
 impl Cases<'_> {
     async fn all(&self, comparison: &mut Comparison) -> Result<(), Error> {
         let stage = Stage::start(&[]).await?;
-        let Ground { server, other, web, .. } = self.ground;
+        let Ground {
+            server, other, web, ..
+        } = self.ground;
         let cold = format!("{other} protocol=tcp warm=0");
-        let egress = [format!("{server} protocol=tcp, {cold}"), cold, format!("{web} protocol=http")];
+        let egress = [
+            format!("{server} protocol=tcp, {cold}"),
+            cold,
+            format!("{web} protocol=http"),
+        ];
         for (name, egress) in FUNCTIONS.iter().zip(egress) {
             stage.dialler(name, &egress).await?;
         }
@@ -84,13 +133,35 @@ impl Cases<'_> {
     }
 
     fn plan(&self, flow: Flow, count: usize) -> Plan {
-        let to = if flow.speech == Speech::Http { self.ground.web } else { self.ground.server };
-        let Flow { speech, down, up, .. } = flow;
-        Plan { to: Some(to.to_string()), count, speech, down, up, bound: false, pause: self.args.pause }
+        let to = if flow.speech == Speech::Http {
+            self.ground.web
+        } else {
+            self.ground.server
+        };
+        let Flow {
+            speech, down, up, ..
+        } = flow;
+        Plan {
+            to: Some(to.to_string()),
+            count,
+            speech,
+            down,
+            up,
+            bound: false,
+            pause: self.args.pause,
+        }
     }
 
     fn small(&self, speech: Speech) -> Plan {
-        self.plan(Flow { name: "", speech, down: 100, up: 0 }, self.args.count)
+        self.plan(
+            Flow {
+                name: "",
+                speech,
+                down: 100,
+                up: 0,
+            },
+            self.args.count,
+        )
     }
 
     async fn first_byte(
@@ -105,19 +176,39 @@ impl Cases<'_> {
             return Ok(());
         }
         let plan = self.small(speech);
-        let ways = if speech == Speech::Http { &WAYS[..2] } else { &WAYS[..] };
-        self.compare(stage, &case, ways, &plan, |found| &found.first, comparison).await?;
+        let ways = if speech == Speech::Http {
+            &WAYS[..2]
+        } else {
+            &WAYS[..]
+        };
+        self.compare(stage, &case, ways, &plan, |found| &found.first, comparison)
+            .await?;
         let goal = if self.place >= PUBLISHED { 0.55 } else { 0.9 };
-        comparison.ratio(&format!("p50, {case}, pool/direct"), &case, "pool", "direct", lower(goal));
+        comparison.ratio(
+            &format!("p50, {case}, pool/direct"),
+            &case,
+            "pool",
+            "direct",
+            lower(goal),
+        );
         Ok(())
     }
 
     /// A function connects to where nothing is kept warm for it: to itself, and through the node.
     async fn nothing_to_do(&self, stage: &Stage, comparison: &mut Comparison) -> Result<(), Error> {
-        let own = Plan { to: None, ..self.small(Speech::Plain) };
-        let cold = Plan { to: Some(self.ground.other.to_string()), ..self.small(Speech::Plain) };
+        let own = Plan {
+            to: None,
+            ..self.small(Speech::Plain)
+        };
+        let cold = Plan {
+            to: Some(self.ground.other.to_string()),
+            ..self.small(Speech::Plain)
+        };
         for (where_to, plan) in [("to itself", own), ("not pooled", cold)] {
-            let case = format!("socket() to first byte, {where_to}, {}", round_trip(self.place));
+            let case = format!(
+                "socket() to first byte, {where_to}, {}",
+                round_trip(self.place)
+            );
             if !self.args.wants(&case) || (plan.to.is_none() && self.place != Place::Loopback) {
                 continue;
             }
@@ -127,20 +218,45 @@ impl Cases<'_> {
                 told(&found, |found| &found.first)
             };
             comparison.case(&case, &variants, one).await?;
-            comparison.ratio(&format!("p50, {case}, looked at/not"), &case, variants[1], variants[0], lower(1.05));
+            comparison.ratio(
+                &format!("p50, {case}, looked at/not"),
+                &case,
+                variants[1],
+                variants[0],
+                lower(1.05),
+            );
         }
         Ok(())
     }
 
-    async fn bulk(&self, stage: &Stage, flow: Flow, comparison: &mut Comparison) -> Result<(), Error> {
+    async fn bulk(
+        &self,
+        stage: &Stage,
+        flow: Flow,
+        comparison: &mut Comparison,
+    ) -> Result<(), Error> {
         let case = format!("{}, {}", flow.name, round_trip(self.place));
         if !self.args.wants(&case) {
             return Ok(());
         }
         let plan = self.plan(flow, self.args.count.div_ceil(4));
-        self.compare(stage, &case, &WAYS[..2], &plan, |found| &found.last, comparison).await?;
+        self.compare(
+            stage,
+            &case,
+            &WAYS[..2],
+            &plan,
+            |found| &found.last,
+            comparison,
+        )
+        .await?;
         let goal = if self.place == FAR { 0.5 } else { 1.0 };
-        comparison.ratio(&format!("p50, {case}, pool/direct"), &case, "pool", "direct", lower(goal));
+        comparison.ratio(
+            &format!("p50, {case}, pool/direct"),
+            &case,
+            "pool",
+            "direct",
+            lower(goal),
+        );
         Ok(())
     }
 
@@ -154,7 +270,11 @@ impl Cases<'_> {
         comparison: &mut Comparison,
     ) -> Result<(), Error> {
         let names: Vec<_> = ways.iter().map(|(_, name)| *name).collect();
-        comparison.case(case, &names, async |index| told(&dialled(stage, ways[index].0, plan).await?, &times)).await
+        comparison
+            .case(case, &names, async |index| {
+                told(&dialled(stage, ways[index].0, plan).await?, &times)
+            })
+            .await
     }
 }
 
@@ -163,7 +283,17 @@ async fn dialled(stage: &Stage, way: Way, plan: &Plan) -> Result<Found, Error> {
         Way::Direct => stage::dial(plan),
         Way::Pool if plan.speech == Speech::Http => stage.dial(FUNCTIONS[2], plan).await,
         Way::Pool => stage.dial(FUNCTIONS[0], plan).await,
-        Way::Exit => stage.dial(FUNCTIONS[0], &Plan { bound: true, ..plan.clone() }).await,
+        Way::Exit => {
+            stage
+                .dial(
+                    FUNCTIONS[0],
+                    &Plan {
+                        bound: true,
+                        ..plan.clone()
+                    },
+                )
+                .await
+        }
     }
 }
 
@@ -180,5 +310,9 @@ fn told(found: &Found, times: impl Fn(&Found) -> &Vec<u64>) -> Result<Sample, Er
 }
 
 fn lower(goal: f64) -> Goal {
-    Goal { value: |row| row.p50_us, better: Better::Lower, goal }
+    Goal {
+        value: |row| row.p50_us,
+        better: Better::Lower,
+        goal,
+    }
 }

@@ -40,8 +40,13 @@ enum Way {
 }
 
 impl Way {
-    const ALL: [Self; 5] =
-        [Self::Direct, Self::Bouncer(Asks::Scram), Self::Bouncer(Asks::Nothing), Self::Pool, Self::PoolOwn];
+    const ALL: [Self; 5] = [
+        Self::Direct,
+        Self::Bouncer(Asks::Scram),
+        Self::Bouncer(Asks::Nothing),
+        Self::Pool,
+        Self::PoolOwn,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -63,12 +68,18 @@ pub(super) fn measure(args: &Args, place: Place, comparison: &mut Comparison) ->
     match Town::build(args, place, &ground) {
         Ok(town) => {
             if !town.bouncers.iter().any(Option::is_some) {
-                comparison.remark("left out: PgBouncer, which is not installed (apt-get install pgbouncer)".to_owned());
+                comparison.remark(
+                    "left out: PgBouncer, which is not installed (apt-get install pgbouncer)"
+                        .to_owned(),
+                );
             }
             ground.near.clone().enter(|| here(town.all(comparison)))
         }
         Err(error) if error.is::<Missing>() => {
-            comparison.remark(format!("left out, database, {}: {error}", round_trip(place)));
+            comparison.remark(format!(
+                "left out, database, {}: {error}",
+                round_trip(place)
+            ));
             Ok(())
         }
         Err(error) => Err(error),
@@ -89,17 +100,31 @@ pub(super) struct Town<'a> {
 impl<'a> Town<'a> {
     fn build(args: &'a Args, place: Place, ground: &Ground) -> Result<Self, Error> {
         let python = Python::with_packages("retail")?;
-        let IpAddr::V4(at) = ground.server.ip() else { return Err("the lab's addresses are IPv4".into()) };
+        let IpAddr::V4(at) = ground.server.ip() else {
+            return Err("the lab's addresses are IPv4".into());
+        };
         let (database, variables) = Database::start(&ground.far, Some(at))?;
-        let mut town = Self { args, place, python, database, bouncers: [None, None], variables };
+        let mut town = Self {
+            args,
+            place,
+            python,
+            database,
+            bouncers: [None, None],
+            variables,
+        };
         for (bouncer, asks) in [Asks::Scram, Asks::Nothing].into_iter().enumerate() {
-            town.bouncers[bouncer] = Bouncer::start(&ground.near, town.host(), town.of("PASS"), MOST, asks)?;
+            town.bouncers[bouncer] =
+                Bouncer::start(&ground.near, town.host(), town.of("PASS"), MOST, asks)?;
         }
         Ok(town)
     }
 
     fn of(&self, name: &str) -> &str {
-        self.variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()).unwrap_or_default()
+        self.variables
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
+            .unwrap_or_default()
     }
 
     /// `HOST:PORT` of the server.
@@ -122,8 +147,16 @@ impl<'a> Town<'a> {
         retail::measure(self, &stage, comparison).await
     }
 
-    async fn processes(&self, stage: &Stage, client: &str, comparison: &mut Comparison) -> Result<(), Error> {
-        let case = format!("PostgreSQL, {client}: connect and ask, {}", round_trip(self.place));
+    async fn processes(
+        &self,
+        stage: &Stage,
+        client: &str,
+        comparison: &mut Comparison,
+    ) -> Result<(), Error> {
+        let case = format!(
+            "PostgreSQL, {client}: connect and ask, {}",
+            round_trip(self.place)
+        );
         if !self.args.wants(&case) {
             return Ok(());
         }
@@ -165,8 +198,19 @@ impl<'a> Town<'a> {
         })?;
         let own = format!("{} protocol=postgres max={MOST}", self.host());
         let variables = [("CLIENT", client)];
-        for (name, egress) in [(client.to_owned(), self.egress()), (format!("{client}-own"), own)] {
-            stage.deploy(&name, &image, "python3 connect.py", &egress, self.variables(&variables)).await?;
+        for (name, egress) in [
+            (client.to_owned(), self.egress()),
+            (format!("{client}-own"), own),
+        ] {
+            stage
+                .deploy(
+                    &name,
+                    &image,
+                    "python3 connect.py",
+                    &egress,
+                    self.variables(&variables),
+                )
+                .await?;
         }
         Ok(())
     }
@@ -180,40 +224,77 @@ impl<'a> Town<'a> {
                 self.native(client, &bouncer.address.to_string())?
             }
             Way::Pool => stage.call(client, Bytes::new()).await?.to_vec(),
-            Way::PoolOwn => stage.call(&format!("{client}-own"), Bytes::new()).await?.to_vec(),
+            Way::PoolOwn => stage
+                .call(&format!("{client}-own"), Bytes::new())
+                .await?
+                .to_vec(),
         };
         let text = String::from_utf8_lossy(&text).trim().to_owned();
-        text.parse().map(Duration::from_nanos).map_err(|_| format!("{}: the process says {text:?}", way.name()).into())
+        text.parse()
+            .map(Duration::from_nanos)
+            .map_err(|_| format!("{}: the process says {text:?}", way.name()).into())
     }
 
     fn native(&self, client: &str, host: &str) -> Result<Vec<u8>, Error> {
         let mut command = self.python.run(Path::new("bench/functions/connect.py"));
-        let done = command.envs(self.variables.iter().cloned()).env("HOST", host).env("CLIENT", client).output()?;
+        let done = command
+            .envs(self.variables.iter().cloned())
+            .env("HOST", host)
+            .env("CLIENT", client)
+            .output()?;
         Ok(done.stdout)
     }
 
     /// As many processes at once: the database's own log says how many connections it had.
-    async fn at_once(&self, stage: &Stage, client: &str, comparison: &mut Comparison) -> Result<(), Error> {
+    async fn at_once(
+        &self,
+        stage: &Stage,
+        client: &str,
+        comparison: &mut Comparison,
+    ) -> Result<(), Error> {
         let begun = Instant::now();
         let calls = (0..PROCESSES).map(|_| stage.call(client, Bytes::new()));
         let answers = futures_util::future::join_all(calls).await;
-        let failed: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+        let failed: Vec<_> = answers
+            .iter()
+            .filter_map(|answer| answer.as_ref().err())
+            .collect();
         if let Some(why) = failed.first() {
-            comparison.remark(format!("{} of {PROCESSES} processes failed: {why}", failed.len()));
+            comparison.remark(format!(
+                "{} of {PROCESSES} processes failed: {why}",
+                failed.len()
+            ));
         }
         let case = format!("{PROCESSES} processes at once, {}", round_trip(self.place));
-        let figure = |what, value, goal| Ratio { name: format!("{case}: {what}"), value, better: Better::Lower, goal };
+        let figure = |what, value, goal| Ratio {
+            name: format!("{case}: {what}"),
+            value,
+            better: Better::Lower,
+            goal,
+        };
         comparison.figure(figure("failed", failed.len() as f64, 0.0));
         let most = self.database.most_at_once()? as f64;
-        comparison.figure(figure("connections that the database had", most, f64::from(MOST)));
-        comparison.remark(format!("{case}: all were done after {:.2} s", begun.elapsed().as_secs_f64()));
+        comparison.figure(figure(
+            "connections that the database had",
+            most,
+            f64::from(MOST),
+        ));
+        comparison.remark(format!(
+            "{case}: all were done after {:.2} s",
+            begun.elapsed().as_secs_f64()
+        ));
         Ok(())
     }
 
     /// Those of the database, and more.
     pub(super) fn variables(&self, more: &[(&str, &str)]) -> Value {
-        let own = self.variables.iter().map(|(name, value)| (name.clone(), json!(value)));
-        let more = more.iter().map(|(name, value)| ((*name).to_owned(), json!(value)));
+        let own = self
+            .variables
+            .iter()
+            .map(|(name, value)| (name.clone(), json!(value)));
+        let more = more
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), json!(value)));
         Value::Object(own.chain(more).collect::<Map<_, _>>())
     }
 }
@@ -225,8 +306,18 @@ pub(super) fn told(times: &[Duration]) -> Sample {
 }
 
 pub(super) fn against(comparison: &mut Comparison, case: &str, over: &str, under: &str, goal: f64) {
-    let goal = Goal { value: |row| row.p50_us, better: Better::Lower, goal };
-    comparison.ratio(&format!("p50, {case}, {over}/{under}"), case, over, under, goal);
+    let goal = Goal {
+        value: |row| row.p50_us,
+        better: Better::Lower,
+        goal,
+    };
+    comparison.ratio(
+        &format!("p50, {case}, {over}/{under}"),
+        case,
+        over,
+        under,
+        goal,
+    );
 }
 
 /// A folder with all that is in it.

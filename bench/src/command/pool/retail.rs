@@ -16,7 +16,11 @@ use crate::remote::Error;
 const FUNCTIONS: [(&str, &str, &str); 3] = [
     ("product-catalog-api", "/products?id=boot-1", ""),
     ("product-purchase-get-price", "/", "{\"id\":\"boot-1\"}"),
-    ("photo-register", "/", "{\"id\":\"zoe\",\"name\":\"Zoe Ash\",\"email\":\"zoe@example.com\"}"),
+    (
+        "photo-register",
+        "/",
+        "{\"id\":\"zoe\",\"name\":\"Zoe Ash\",\"email\":\"zoe@example.com\"}",
+    ),
 ];
 /// Who connects: functions that reach the database by themselves (no sandbox, hence no pool), and the same with it.
 const WAYS: [&str; 2] = ["direct", "pool"];
@@ -24,9 +28,16 @@ const WAYS: [&str; 2] = ["direct", "pool"];
 const REQUESTS: usize = 40;
 
 /// The pool's stage is here; that of the others is another node.
-pub(super) async fn measure(town: &Town<'_>, pooled: &Stage, comparison: &mut Comparison) -> Result<(), Error> {
+pub(super) async fn measure(
+    town: &Town<'_>,
+    pooled: &Stage,
+    comparison: &mut Comparison,
+) -> Result<(), Error> {
     let case = |name: &str| format!("Hello, Retail! {name}, {}", round_trip(town.place));
-    let wanted: Vec<_> = FUNCTIONS.into_iter().filter(|(name, ..)| town.args.wants(&case(name))).collect();
+    let wanted: Vec<_> = FUNCTIONS
+        .into_iter()
+        .filter(|(name, ..)| town.args.wants(&case(name)))
+        .collect();
     if wanted.is_empty() {
         return Ok(());
     }
@@ -53,19 +64,45 @@ pub(super) async fn measure(town: &Town<'_>, pooled: &Stage, comparison: &mut Co
 }
 
 /// Without a sandbox all functions listen on one loopback: each has its port.
-async fn deploy(town: &Town<'_>, stage: &Stage, name: &str, number: usize, egress: &str) -> Result<(), Error> {
+async fn deploy(
+    town: &Town<'_>,
+    stage: &Stage,
+    name: &str,
+    number: usize,
+    egress: &str,
+) -> Result<(), Error> {
     let image = stage.image(name, |folder| {
         copy(Path::new("examples/retail/services"), folder)?;
         copy(town.python.packages(), &folder.join("packages"))
     })?;
     let port = (5000 + number).to_string();
     let upstream = format!("http://127.0.0.1:{port}");
-    let more = [("mode", "http"), ("upstream_url", upstream.as_str()), ("PORT", &port), ("PYTHONPATH", "./packages")];
-    stage.deploy(name, &image, &format!("python3 {name}.py"), egress, town.variables(&more)).await
+    let more = [
+        ("mode", "http"),
+        ("upstream_url", upstream.as_str()),
+        ("PORT", &port),
+        ("PYTHONPATH", "./packages"),
+    ];
+    stage
+        .deploy(
+            name,
+            &image,
+            &format!("python3 {name}.py"),
+            egress,
+            town.variables(&more),
+        )
+        .await
 }
 
 async fn one(stage: &Stage, name: &str, path: &str, body: &str) -> Result<(), Error> {
     let uri = format!("/function/{name}{path}");
-    let request = if body.is_empty() { Request::get(uri) } else { Request::post(uri) };
-    stage.ask(name, request, Bytes::copy_from_slice(body.as_bytes())).await.map(drop)
+    let request = if body.is_empty() {
+        Request::get(uri)
+    } else {
+        Request::post(uri)
+    };
+    stage
+        .ask(name, request, Bytes::copy_from_slice(body.as_bytes()))
+        .await
+        .map(drop)
 }

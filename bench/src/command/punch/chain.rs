@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use nearpath_testkit::lab::Link as Line;
-use nearpath_testkit::lab::nat::{Kind, Plan, Site};
+use nearpath_testkit::lab::LinkConditions as Line;
+use nearpath_testkit::lab::nat::{NatKind, NatPlan, NatSite};
 
 use super::Args;
 use super::throughput::cap;
@@ -28,8 +28,13 @@ pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<
         return Ok(());
     }
     let name = format!("chain of {}", args.workers);
-    let caps =
-        [(format!("chain, {} Mbit/s", args.chain_cap), Some(args.chain_cap)), ("chain, no cap".to_owned(), None)];
+    let caps = [
+        (
+            format!("chain, {} Mbit/s", args.chain_cap),
+            Some(args.chain_cap),
+        ),
+        ("chain, no cap".to_owned(), None),
+    ];
     for (case, limit) in caps.into_iter().filter(|(case, _)| args.wants(case)) {
         let stage = Stage::set(args.workers, limit).await?;
         let took = |chain: &Chain| format!("{:.2} s", chain.first.as_secs_f64());
@@ -41,14 +46,20 @@ pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<
         let rate = async |index: usize| stage.rate(index, args.seconds);
         comparison.case(&case, &variants, rate).await?;
         if limit.is_some() {
-            let goal = Goal { value: |row| row.rps, better: Better::Higher, goal: 0.9 };
+            let goal = Goal {
+                value: |row| row.rps,
+                better: Better::Higher,
+                goal: 0.9,
+            };
             comparison.ratio(&format!("{case}, chain/pair"), &case, &name, "pair", goal);
         } else {
             comparison.remark(busy(comparison, &case, &variants));
         }
         for (what, octets) in [("100 octets", SMALL), ("256 KiB", BATCH)] {
             let through = async |index: usize| stage.through(index, octets);
-            comparison.case(&format!("{case}: {what} alone through"), &variants, through).await?;
+            comparison
+                .case(&format!("{case}: {what} alone through"), &variants, through)
+                .await?;
         }
     }
     Ok(())
@@ -58,7 +69,10 @@ pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<
 fn busy(comparison: &Comparison, case: &str, variants: &[&str; 2]) -> String {
     let told = variants.map(|variant| {
         let of = |value| comparison.value(case, variant, value).unwrap_or(f64::NAN);
-        format!("{variant} {:.2}", of(|row| row.rps) * of(|row| row.cpu_us_per_request) / 1e6)
+        format!(
+            "{variant} {:.2}",
+            of(|row| row.rps) * of(|row| row.cpu_us_per_request) / 1e6
+        )
     });
     format!("{case}: processors busy with it: {}", told.join(", "))
 }
@@ -67,7 +81,7 @@ fn busy(comparison: &Comparison, case: &str, variants: &[&str; 2]) -> String {
 struct Stage {
     chains: [Chain; 2],
     settled: Duration,
-    _sites: Vec<Site>,
+    _sites: Vec<NatSite>,
     _town: Town,
 }
 
@@ -77,15 +91,27 @@ impl Stage {
         let mut town = Town::new(&line).await?;
         let mut sites = Vec::new();
         for _ in 0..workers + 2 {
-            let site = town.internet.site(Plan { line: line.clone(), plain: true, ..Kind::PortRestricted.into() })?;
-            limit.map_or(Ok(()), |limit| cap(&site.machine().node, limit))?;
+            let site = town.internet.add_site(NatPlan {
+                conditions: line.clone(),
+                is_plain: true,
+                ..NatKind::PortRestricted.into()
+            })?;
+            limit.map_or(Ok(()), |limit| cap(&site.first_machine().node, limit))?;
             sites.push(site);
         }
         let all: Vec<_> = sites.iter().collect();
-        let chains = [Chain::start(&town, "pair", &all[..2])?, Chain::start(&town, "chain", &all[2..])?];
+        let chains = [
+            Chain::start(&town, "pair", &all[..2])?,
+            Chain::start(&town, "chain", &all[2..])?,
+        ];
         chains[0].settle()?;
         let settled = chains[1].settle()?;
-        Ok(Self { chains, settled, _sites: sites, _town: town })
+        Ok(Self {
+            chains,
+            settled,
+            _sites: sites,
+            _town: town,
+        })
     }
 
     /// At the end, once queues are filled. CPU time is that of all workers together, for a megabyte that arrives.
@@ -108,7 +134,11 @@ impl Stage {
         let took = since.map_or(Duration::MAX, |since| last - since);
         let cpu = (own_cpu().saturating_sub(spent)).as_secs_f64() * 1e6 / megabytes;
         let sample = Sample::of(&tally, took, Duration::ZERO);
-        Ok(Sample { rps: megabytes / took.as_secs_f64(), cpu_us_per_request: cpu, ..sample })
+        Ok(Sample {
+            rps: megabytes / took.as_secs_f64(),
+            cpu_us_per_request: cpu,
+            ..sample
+        })
     }
 
     fn through(&self, index: usize, octets: usize) -> Result<Sample, Error> {

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use nearpath_testkit::lab::Link as Line;
-use nearpath_testkit::lab::nat::{Family, Kind, Plan, Site};
+use nearpath_testkit::lab::LinkConditions as Line;
+use nearpath_testkit::lab::nat::{IpFamily, NatKind, NatPlan, NatSite};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -26,7 +26,10 @@ const VARIANTS: [&str; 2] = ["plain TCP", "Python forwards"];
 
 /// With the cap and without.
 pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<(), Error> {
-    let caps = [(format!("forward, {} Mbit/s", args.cap), Some(args.cap)), ("forward, no cap".to_owned(), None)];
+    let caps = [
+        (format!("forward, {} Mbit/s", args.cap), Some(args.cap)),
+        ("forward, no cap".to_owned(), None),
+    ];
     for (case, limit) in caps.into_iter().filter(|(case, _)| args.wants(case)) {
         if let Err(why) = has_sdk() {
             comparison.remark(format!("left out: {case}: {why}"));
@@ -39,8 +42,18 @@ pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<
             _ => job.forward(args.seconds),
         };
         comparison.case(&case, &VARIANTS, one).await?;
-        let goal = Goal { value: |row| row.rps, better: Better::Higher, goal: 0.6 };
-        comparison.ratio(&format!("{case}, Python/plain TCP"), &case, VARIANTS[1], VARIANTS[0], goal);
+        let goal = Goal {
+            value: |row| row.rps,
+            better: Better::Higher,
+            goal: 0.6,
+        };
+        comparison.ratio(
+            &format!("{case}, Python/plain TCP"),
+            &case,
+            VARIANTS[1],
+            VARIANTS[0],
+            goal,
+        );
     }
     Ok(())
 }
@@ -48,10 +61,14 @@ pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<
 /// Whether Python finds the SDK.
 fn has_sdk() -> Result<(), String> {
     let mut python = Command::new("python3");
-    let told = python.args(["-c", "from nearpath import dataflow; dataflow.Processes"]).output();
+    let told = python
+        .args(["-c", "from nearpath import dataflow; dataflow.Processes"])
+        .output();
     match told {
         Ok(output) if output.status.success() && Path::new(SCRIPT).exists() => Ok(()),
-        Ok(_) => Err(format!("python3 does not find the package `nearpath` (PYTHONPATH), or {SCRIPT} is not here")),
+        Ok(_) => Err(format!(
+            "python3 does not find the package `nearpath` (PYTHONPATH), or {SCRIPT} is not here"
+        )),
         Err(error) => Err(format!("python3: {error}")),
     }
 }
@@ -68,7 +85,7 @@ struct Told {
 
 /// A site for each worker, and one for who leads the job.
 struct Stage {
-    sites: Vec<Site>,
+    sites: Vec<NatSite>,
     town: Town,
     folder: tempfile::TempDir,
 }
@@ -79,29 +96,46 @@ impl Stage {
         let mut town = Town::new(&line).await?;
         let mut sites = Vec::new();
         for _ in 0..=STAGES.len() {
-            let site = town.internet.site(Plan { line: line.clone(), plain: true, ..Kind::PortRestricted.into() })?;
-            limit.map_or(Ok(()), |limit| cap(&site.machine().node, limit))?;
+            let site = town.internet.add_site(NatPlan {
+                conditions: line.clone(),
+                is_plain: true,
+                ..NatKind::PortRestricted.into()
+            })?;
+            limit.map_or(Ok(()), |limit| cap(&site.first_machine().node, limit))?;
             sites.push(site);
         }
         let folder = tempfile::tempdir()?;
         fs::write(folder.path().join("trust"), &town.pem)?;
-        Ok(Self { sites, town, folder })
+        Ok(Self {
+            sites,
+            town,
+            folder,
+        })
     }
 
     fn forward(&self, duration: Duration) -> Result<Sample, Error> {
-        let into = |site: &Site| {
-            let net = format!("--net={}", site.machine().node.path().display());
+        let into = |site: &NatSite| {
+            let net = format!(
+                "--net={}",
+                site.first_machine().node.namespace_path().display()
+            );
             ["nsenter".to_owned(), net]
         };
-        let places: serde_json::Map<_, _> =
-            STAGES.iter().zip(&self.sites).map(|(stage, site)| ((*stage).to_owned(), json!(into(site)))).collect();
+        let places: serde_json::Map<_, _> = STAGES
+            .iter()
+            .zip(&self.sites)
+            .map(|(stage, site)| ((*stage).to_owned(), json!(into(site))))
+            .collect();
         let key: String = KEY.iter().map(|byte| format!("{byte:02x}")).collect();
         let settings = json!({
-            "rendezvous": self.town.place(Lines::Tls, Family::V4), "trust": self.folder.path().join("trust"),
+            "rendezvous": self.town.place(Lines::Tls, IpFamily::V4), "trust": self.folder.path().join("trust"),
             "key": key, "places": places, "seconds": duration.as_secs_f64(),
         });
         let mut python = Command::new("python3");
-        let output = self.sites[STAGES.len()].machine().node.run(python.arg(SCRIPT).arg(settings.to_string()))?;
+        let output = self.sites[STAGES.len()]
+            .first_machine()
+            .node
+            .run_program(python.arg(SCRIPT).arg(settings.to_string()))?;
         if !output.status.success() {
             return Err(format!("{SCRIPT}: {}", String::from_utf8_lossy(&output.stderr)).into());
         }
@@ -116,6 +150,14 @@ fn sample(told: &Told) -> Sample {
     let (megabytes, mut tally) = (told.octets as f64 / MEGABYTE as f64, Tally::default());
     let each = Duration::from_secs_f64(told.seconds / megabytes.max(1.0));
     (0..megabytes as usize).for_each(|_| tally.add(Ok(each)));
-    let sample = Sample::of(&tally, Duration::from_secs_f64(told.seconds), Duration::ZERO);
-    Sample { rps: megabytes / told.seconds, cpu_us_per_request: told.all * 1e6 / megabytes, ..sample }
+    let sample = Sample::of(
+        &tally,
+        Duration::from_secs_f64(told.seconds),
+        Duration::ZERO,
+    );
+    Sample {
+        rps: megabytes / told.seconds,
+        cpu_us_per_request: told.all * 1e6 / megabytes,
+        ..sample
+    }
 }

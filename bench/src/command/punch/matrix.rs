@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nearpath_p2p::Transport;
-use nearpath_p2p::driver::Verdict;
-use nearpath_p2p::link::Link;
-use nearpath_p2p::migrate::{Place, Places};
-use nearpath_testkit::lab::Link as Line;
-use nearpath_testkit::lab::nat::{Kind, Plan};
+use nearpath_p2p::driver::SearchOutcome;
+use nearpath_p2p::link::P2pLink;
+use nearpath_p2p::migrate::{StreamPath, StreamPaths};
+use nearpath_testkit::lab::LinkConditions as Line;
+use nearpath_testkit::lab::nat::{NatKind, NatPlan};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -60,15 +60,24 @@ pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<
     let begun = Instant::now();
     let counts = meet_all(args).await?;
     report(&counts, comparison);
-    let meetings = counts.values().map(|count| count.times.answered()).sum::<u64>();
+    let meetings = counts
+        .values()
+        .map(|count| count.times.answered())
+        .sum::<u64>();
     let took = begun.elapsed().as_secs();
-    comparison.remark(format!("matrix: {meetings} meetings in {took} s, {} at once", args.at_once));
+    comparison.remark(format!(
+        "matrix: {meetings} meetings in {took} s, {} at once",
+        args.at_once
+    ));
     Ok(())
 }
 
 async fn meet_all(args: &Args) -> Result<BTreeMap<Key, Count>, Error> {
     let (_town, _workers, couples) = settle().await?;
-    let (room, mut meetings) = (Arc::new(Semaphore::new(args.at_once.max(1))), JoinSet::new());
+    let (room, mut meetings) = (
+        Arc::new(Semaphore::new(args.at_once.max(1))),
+        JoinSet::new(),
+    );
     let mut counts = BTreeMap::<Key, Count>::new();
     for number in 0..args.tries {
         for (&(first, second), couple) in &couples {
@@ -97,20 +106,36 @@ type Couples = BTreeMap<(usize, usize), Arc<Couple>>;
 
 /// Two sites of each kind: one whose worker calls, one whose is called.
 async fn settle() -> Result<(Town, Vec<[Worker; 2]>, Couples), Error> {
-    let line = Line { delay: DELAY, ..Line::default() };
+    let line = Line {
+        delay: DELAY,
+        ..Line::default()
+    };
     let mut town = Town::new(&Line::plain()).await?;
     let mut workers = Vec::new();
-    for kind in Kind::ALL {
-        let plan = Plan { line: line.clone(), plain: true, ..kind.into() };
-        let sites = [town.internet.site(plan.clone())?, town.internet.site(plan)?];
+    for kind in NatKind::ALL {
+        let plan = NatPlan {
+            conditions: line.clone(),
+            is_plain: true,
+            ..kind.into()
+        };
+        let sites = [
+            town.internet.add_site(plan.clone())?,
+            town.internet.add_site(plan)?,
+        ];
         let name = |role| format!("{role}.{kind:?}").to_lowercase();
-        let calls = Worker::begin(&town, sites[0].machine(), &name("a"), Lines::Tls).await?;
-        workers.push([calls, Worker::begin(&town, sites[1].machine(), &name("b"), Lines::Tls).await?]);
+        let calls = Worker::begin(&town, sites[0].first_machine(), &name("a"), Lines::Tls).await?;
+        workers.push([
+            calls,
+            Worker::begin(&town, sites[1].first_machine(), &name("b"), Lines::Tls).await?,
+        ]);
     }
     let mut couples = BTreeMap::new();
     for first in 0..workers.len() {
         for second in first..workers.len() {
-            couples.insert((first, second), Arc::new(workers[first][0].with(&workers[second][1], &town)?));
+            couples.insert(
+                (first, second),
+                Arc::new(workers[first][0].with(&workers[second][1], &town)?),
+            );
         }
     }
     Ok((town, workers, couples))
@@ -130,18 +155,29 @@ async fn meet(couple: &Couple, over: Transport) -> (Duration, Result<Went, Failu
 }
 
 /// Both send, before it is known how the link goes and after, and look at what comes: how it went, and when all was there.
-async fn exchange(link: Link, calls: bool, begun: Instant) -> io::Result<(Went, Duration)> {
-    let known = link.known().clone();
+async fn exchange(link: P2pLink, calls: bool, begun: Instant) -> io::Result<(Went, Duration)> {
+    let known = link.status().clone();
     let (read, mut write) = split(link);
     let writes = async {
         write.write_all(&bytes(calls, 0)).await?;
         write.flush().await?;
-        let mut verdict = known.verdict.clone();
-        let settled = verdict.wait_for(|verdict| *verdict != Verdict::Looking).await.map(|verdict| *verdict);
-        let direct = matches!(settled, Ok(Verdict::Direct { .. }));
+        let mut verdict = known.outcome.clone();
+        let settled = verdict
+            .wait_for(|verdict| *verdict != SearchOutcome::Searching)
+            .await
+            .map(|verdict| *verdict);
+        let direct = matches!(settled, Ok(SearchOutcome::Direct { .. }));
         if direct {
-            let mut places = known.places.clone();
-            let _ = places.wait_for(|places| *places == Places { out: Place::Direct, inward: Place::Direct }).await;
+            let mut places = known.paths.clone();
+            let _ = places
+                .wait_for(|places| {
+                    *places
+                        == StreamPaths {
+                            outgoing: StreamPath::Direct,
+                            incoming: StreamPath::Direct,
+                        }
+                })
+                .await;
         }
         write.write_all(&bytes(calls, 1)).await?;
         write.shutdown().await?;
@@ -151,7 +187,11 @@ async fn exchange(link: Link, calls: bool, begun: Instant) -> io::Result<(Went, 
         let (mut read, mut came) = (read, Vec::new());
         read.read_to_end(&mut came).await?;
         let whole = came == [bytes(!calls, 0), bytes(!calls, 1)].concat();
-        if whole { Ok((read, begun.elapsed())) } else { Err(io::Error::other("other bytes came than were sent")) }
+        if whole {
+            Ok((read, begun.elapsed()))
+        } else {
+            Err(io::Error::other("other bytes came than were sent"))
+        }
     };
     let ((write, went), (read, after)) = tokio::try_join!(writes, reads)?;
     read.unsplit(write).close().await?;
@@ -160,10 +200,15 @@ async fn exchange(link: Link, calls: bool, begun: Instant) -> io::Result<(Went, 
 
 fn bytes(calls: bool, piece: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(u64::from(calls) * 2 + piece as u64);
-    std::iter::repeat_with(|| random.u8(..)).take(PIECES[piece]).collect()
+    std::iter::repeat_with(|| random.u8(..))
+        .take(PIECES[piece])
+        .collect()
 }
 
-fn count(counts: &mut BTreeMap<Key, Count>, (key, (took, went)): (Key, (Duration, Result<Went, Failure>))) {
+fn count(
+    counts: &mut BTreeMap<Key, Count>,
+    (key, (took, went)): (Key, (Duration, Result<Went, Failure>)),
+) {
     let count = counts.entry(key).or_default();
     match &went {
         Ok(Went::Direct) => count.direct += 1,
@@ -179,8 +224,11 @@ fn report(counts: &BTreeMap<Key, Count>, comparison: &mut Comparison) {
     let (mut least, mut fell_back, mut lost, mut hung) = (1.0_f64, 1.0_f64, 0, 0);
     let mut slowest = (Duration::ZERO, String::new());
     for (&(transport, first, second), count) in counts {
-        let (kinds, over) = ([Kind::ALL[first], Kind::ALL[second]], TRANSPORTS[transport]);
-        let permitted = theory::permits(kinds, over);
+        let (kinds, over) = (
+            [NatKind::ALL[first], NatKind::ALL[second]],
+            TRANSPORTS[transport],
+        );
+        let permitted = theory::permits_direct(kinds, over);
         let all = (count.direct + count.relay + count.failed + count.hung) as f64;
         let name = format!("{:?} + {:?}", kinds[0], kinds[1]);
         if permitted {
@@ -200,7 +248,11 @@ fn report(counts: &BTreeMap<Key, Count>, comparison: &mut Comparison) {
             );
             comparison.remark(format!(
                 "matrix, {over:?}, {name} ({}): {of}",
-                if permitted { "theory permits it" } else { "theory forbids it" }
+                if permitted {
+                    "theory permits it"
+                } else {
+                    "theory forbids it"
+                }
             ));
         }
         let place = if permitted { "direct" } else { "relay" };
@@ -211,9 +263,18 @@ fn report(counts: &BTreeMap<Key, Count>, comparison: &mut Comparison) {
             Measured::from(Sample { rps: 0.0, ..sample }),
         );
     }
-    comparison.remark(format!("matrix: the slowest meeting took {:.2} s: {}", slowest.0.as_secs_f64(), slowest.1));
+    comparison.remark(format!(
+        "matrix: the slowest meeting took {:.2} s: {}",
+        slowest.0.as_secs_f64(),
+        slowest.1
+    ));
     let mut figure = |name: &str, value, better, goal| {
-        comparison.figure(Ratio { name: name.to_owned(), value, better, goal });
+        comparison.figure(Ratio {
+            name: name.to_owned(),
+            value,
+            better,
+            goal,
+        });
     };
     figure(
         "matrix, of pairs that theory permits the one that met directly least often: share",
@@ -221,7 +282,22 @@ fn report(counts: &BTreeMap<Key, Count>, comparison: &mut Comparison) {
         Better::Higher,
         0.99,
     );
-    figure("matrix, of other pairs the one whose bytes arrived least often: share", fell_back, Better::Higher, 1.0);
-    figure("matrix, meetings that failed", lost as f64, Better::Lower, 0.0);
-    figure("matrix, meetings that hung", hung as f64, Better::Lower, 0.0);
+    figure(
+        "matrix, of other pairs the one whose bytes arrived least often: share",
+        fell_back,
+        Better::Higher,
+        1.0,
+    );
+    figure(
+        "matrix, meetings that failed",
+        lost as f64,
+        Better::Lower,
+        0.0,
+    );
+    figure(
+        "matrix, meetings that hung",
+        hung as f64,
+        Better::Lower,
+        0.0,
+    );
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nearpath_p2p::Transport::{self, Tcp, Udp};
-use nearpath_p2p::driver::Verdict;
-use nearpath_p2p::link::{Known, Link};
-use nearpath_p2p::migrate::{Place, Places};
-use nearpath_testkit::lab::nat::{Kind, Plan, Site};
-use nearpath_testkit::lab::{Link as Line, Node};
-use nearpath_wire::pair::Pair;
+use nearpath_p2p::driver::SearchOutcome;
+use nearpath_p2p::link::{LinkStatus, P2pLink};
+use nearpath_p2p::migrate::{StreamPath, StreamPaths};
+use nearpath_testkit::lab::nat::{NatKind, NatPlan, NatSite};
+use nearpath_testkit::lab::{LabNode, LinkConditions as Line};
+use nearpath_wire::p2p_tls::PeerTlsConfig;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -49,13 +49,20 @@ const WAYS: [(Way, &str); 5] = [
 
 /// With the cap and without.
 pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<(), Error> {
-    let caps = [(format!("throughput, {} Mbit/s", args.cap), Some(args.cap)), ("throughput, no cap".to_owned(), None)];
+    let caps = [
+        (format!("throughput, {} Mbit/s", args.cap), Some(args.cap)),
+        ("throughput, no cap".to_owned(), None),
+    ];
     for (case, cap) in caps.into_iter().filter(|(case, _)| args.wants(case)) {
         let stage = Stage::set(cap).await?;
         let names = WAYS.map(|(_, name)| name);
         let one = async |index: usize| stage.carry(WAYS[index].0, args.megabytes).await;
         comparison.case(&case, &names, one).await?;
-        let goal = |goal| Goal { value: |row| row.rps, better: Better::Higher, goal };
+        let goal = |goal| Goal {
+            value: |row| row.rps,
+            better: Better::Higher,
+            goal,
+        };
         let against = |under, goal_of, comparison: &mut Comparison| {
             let name = format!("{case}, punched TCP/{under}");
             comparison.ratio(&name, &case, "punched TCP", under, goal(goal_of));
@@ -67,25 +74,36 @@ pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<
 }
 
 /// Has a machine send no more than so many Mbit/s, by a token bucket at its only device.
-pub(super) fn cap(node: &Node, megabits: u64) -> io::Result<()> {
+pub(super) fn cap(node: &LabNode, megabits: u64) -> io::Result<()> {
     let rate = format!("{megabits}mbit");
     let mut tc = Command::new("tc");
     // Room for a whole batch of segments, and for 20 ms of waiting: what a shaper in front of a machine has.
-    tc.args(["qdisc", "add", "dev", "eth0", "root", "tbf", "rate", &rate, "burst", "128kb", "latency", "20ms"]);
-    let output = node.run(&mut tc)?;
-    let told =
-        || io::Error::other(format!("tc (iproute2) does not cap a rate: {}", String::from_utf8_lossy(&output.stderr)));
-    if output.status.success() { Ok(()) } else { Err(told()) }
+    tc.args([
+        "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", &rate, "burst", "128kb", "latency",
+        "20ms",
+    ]);
+    let output = node.run_program(&mut tc)?;
+    let told = || {
+        io::Error::other(format!(
+            "tc (iproute2) does not cap a rate: {}",
+            String::from_utf8_lossy(&output.stderr)
+        ))
+    };
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(told())
+    }
 }
 
 /// Two workers, who are there for all rounds.
 pub(super) struct Stage {
     couple: Couple,
     workers: [Worker; 2],
-    pairs: [Arc<Pair>; 2],
+    pairs: [Arc<PeerTlsConfig>; 2],
     /// Where the second one is reached without punching.
     opened: SocketAddr,
-    _sites: [Site; 2],
+    _sites: [NatSite; 2],
     _town: Town,
 }
 
@@ -93,17 +111,33 @@ impl Stage {
     pub(super) async fn set(limit: Option<u64>) -> Result<Self, Error> {
         let line = Line::plain();
         let mut town = Town::new(&line).await?;
-        let mut site = || town.internet.site(Plan { line: line.clone(), plain: true, ..Kind::PortRestricted.into() });
+        let mut site = || {
+            town.internet.add_site(NatPlan {
+                conditions: line.clone(),
+                is_plain: true,
+                ..NatKind::PortRestricted.into()
+            })
+        };
         let sites = [site()?, site()?];
-        for node in sites.iter().map(|site| &site.machine().node) {
+        for node in sites.iter().map(|site| &site.first_machine().node) {
             limit.map_or(Ok(()), |limit| cap(node, limit))?;
         }
         sites[1].open_port(PORT)?;
-        let first = Worker::begin(&town, sites[0].machine(), "a", Lines::Tls).await?;
-        let second = Worker::begin(&town, sites[1].machine(), "b", Lines::Tls).await?;
-        let (couple, pairs) = (first.with(&second, &town)?, [first.pair(&second, &town)?, second.pair(&first, &town)?]);
-        let opened = SocketAddr::new(sites[1].outside().into(), PORT);
-        Ok(Self { couple, workers: [first, second], pairs, opened, _sites: sites, _town: town })
+        let first = Worker::begin(&town, sites[0].first_machine(), "a", Lines::Tls).await?;
+        let second = Worker::begin(&town, sites[1].first_machine(), "b", Lines::Tls).await?;
+        let (couple, pairs) = (
+            first.with(&second, &town)?,
+            [first.pair(&second, &town)?, second.pair(&first, &town)?],
+        );
+        let opened = SocketAddr::new(sites[1].outside_address().into(), PORT);
+        Ok(Self {
+            couple,
+            workers: [first, second],
+            pairs,
+            opened,
+            _sites: sites,
+            _town: town,
+        })
     }
 
     pub(super) async fn carry(&self, way: Way, megabytes: usize) -> Result<Sample, Error> {
@@ -113,13 +147,17 @@ impl Stage {
             Way::Punched(transport) => self.met(megabytes, &[transport]).await?,
             Way::Relay => self.met(megabytes, &[]).await?,
         };
-        Ok(Sample::of(&receiver.megabytes, receiver.took, sender.cpu + receiver.cpu))
+        Ok(Sample::of(
+            &receiver.megabytes,
+            receiver.took,
+            sender.cpu + receiver.cpu,
+        ))
     }
 
     async fn met(&self, megabytes: usize, over: &[Transport]) -> Result<[Seen; 2], Error> {
         let (how, punches) = (How::over(over), !over.is_empty());
-        let work = move |mut link: Link, calls, _| async move {
-            let known = link.known().clone();
+        let work = move |mut link: P2pLink, calls, _| async move {
+            let known = link.status().clone();
             if punches {
                 until_direct(&mut link, known, calls).await?;
             }
@@ -133,22 +171,37 @@ impl Stage {
     /// Over the port that was opened.
     async fn plainly(&self, megabytes: usize, tls: bool) -> Result<[Seen; 2], Error> {
         let [caller, callee] = &self.workers;
-        let listener = callee.machine.run(TcpListener::bind(("0.0.0.0", PORT))).await?;
+        let listener = callee
+            .machine
+            .run(TcpListener::bind(("0.0.0.0", PORT)))
+            .await?;
         let (to, [own, others]) = (self.opened, self.pairs.clone());
         let calls = caller.machine.run(async move {
             let stream = prepared(TcpStream::connect(to).await?)?;
             if !tls {
                 return to_the_end(stream, true, megabytes).await;
             }
-            let connector = TlsConnector::from(own.client().clone());
-            to_the_end(connector.connect(own.server_name(), stream).await?, true, megabytes).await
+            let connector = TlsConnector::from(own.client_config().clone());
+            to_the_end(
+                connector.connect(own.server_name(), stream).await?,
+                true,
+                megabytes,
+            )
+            .await
         });
         let is_called = callee.machine.run(async move {
             let stream = prepared(listener.accept().await?.0)?;
             if !tls {
                 return to_the_end(stream, false, megabytes).await;
             }
-            to_the_end(TlsAcceptor::from(others.server().clone()).accept(stream).await?, false, megabytes).await
+            to_the_end(
+                TlsAcceptor::from(others.server_config().clone())
+                    .accept(stream)
+                    .await?,
+                false,
+                megabytes,
+            )
+            .await
         });
         let (caller, callee) = tokio::try_join!(calls, is_called)?;
         Ok([caller, callee])
@@ -169,20 +222,35 @@ async fn to_the_end(
 }
 
 /// A word to and fro, until both sides' ways have moved: a way moves when it is read and written.
-async fn until_direct(link: &mut Link, known: Known, calls: bool) -> io::Result<()> {
+async fn until_direct(link: &mut P2pLink, known: LinkStatus, calls: bool) -> io::Result<()> {
     let begun = Instant::now();
     loop {
         let heard = !calls && link.read_u8().await? == 1;
-        let moved = *known.places.borrow() == Places { out: Place::Direct, inward: Place::Direct };
+        let moved = *known.paths.borrow()
+            == StreamPaths {
+                outgoing: StreamPath::Direct,
+                incoming: StreamPath::Direct,
+            };
         let done = moved && (calls || heard);
         link.write_u8(u8::from(done)).await?;
         link.flush().await?;
-        if if calls { link.read_u8().await? == 1 } else { done } {
+        if if calls {
+            link.read_u8().await? == 1
+        } else {
+            done
+        } {
             return Ok(());
         }
-        let verdict = *known.verdict.borrow();
-        if begun.elapsed() > PATIENCE || !matches!(verdict, Verdict::Looking | Verdict::Direct { .. }) {
-            return Err(io::Error::other(format!("no direct way was found: {verdict:?}")));
+        let verdict = *known.outcome.borrow();
+        if begun.elapsed() > PATIENCE
+            || !matches!(
+                verdict,
+                SearchOutcome::Searching | SearchOutcome::Direct { .. }
+            )
+        {
+            return Err(io::Error::other(format!(
+                "no direct way was found: {verdict:?}"
+            )));
         }
     }
 }

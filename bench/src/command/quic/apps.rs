@@ -20,7 +20,14 @@ use crate::remote::{Error, Way, drive};
 use crate::tally::Failure;
 
 /// The published system's callees show a certificate and its callers none, as in the second one.
-const WAYS: [Way; 6] = [Way::Tcp, Way::Tls12Server, Way::Tls12, Way::Tls13, Way::QuicEarly, Way::QuicReady];
+const WAYS: [Way; 6] = [
+    Way::Tcp,
+    Way::Tls12Server,
+    Way::Tls12,
+    Way::Tls13,
+    Way::QuicEarly,
+    Way::QuicReady,
+];
 /// Chains as the published system has them, where functions call each other through the gateway.
 const DETOURS: [Way; 2] = [Way::Tls12Server, Way::QuicEarly];
 /// What the names of those end with.
@@ -89,7 +96,14 @@ fn one(args: &Args, place: Place, kind: Kind, comparison: &mut Comparison) -> Re
     eprintln!("started: app {}, {place}", kind.name());
     ground.caller.enter(|| {
         here(async {
-            let stage = Stage { args, place, kind, app: &app, town: &town, caller: Caller::new(town.gateway.clone())? };
+            let stage = Stage {
+                args,
+                place,
+                kind,
+                app: &app,
+                town: &town,
+                caller: Caller::new(town.gateway.clone())?,
+            };
             for case in &app.cases {
                 stage.case(case, comparison).await?;
             }
@@ -105,11 +119,19 @@ impl Stage<'_> {
             return Ok(());
         }
         let variants = self.variants(case);
-        let names: Vec<&str> = variants.iter().map(|variant| variant.name.as_str()).chain([OWN]).collect();
+        let names: Vec<&str> = variants
+            .iter()
+            .map(|variant| variant.name.as_str())
+            .chain([OWN])
+            .collect();
         let measure = async |index: usize| {
             let took = match variants.get(index) {
                 Some(variant) => self.away(case, variant).await?,
-                None => at_home(self.town, self.town.home(case.function)?, &self.calls(case).await?)?,
+                None => at_home(
+                    self.town,
+                    self.town.home(case.function)?,
+                    &self.calls(case).await?,
+                )?,
             };
             Ok::<_, Error>(near::told(&name, names[index], &took).measured())
         };
@@ -121,11 +143,26 @@ impl Stage<'_> {
 
     /// Those that are wanted.
     fn variants(&self, case: &Case) -> Vec<Variant> {
-        let direct = WAYS.into_iter().map(|way| Variant { name: way.name().to_owned(), way, detour: false });
-        let detour = |way: Way| Variant { name: format!("{}{DETOUR}", way.name()), way, detour: true };
-        let calls_others = self.app.functions.iter().any(|function| function.name == case.function && function.calls);
+        let direct = WAYS.into_iter().map(|way| Variant {
+            name: way.name().to_owned(),
+            way,
+            detour: false,
+        });
+        let detour = |way: Way| Variant {
+            name: format!("{}{DETOUR}", way.name()),
+            way,
+            detour: true,
+        };
+        let calls_others = self
+            .app
+            .functions
+            .iter()
+            .any(|function| function.name == case.function && function.calls);
         let detours = DETOURS.into_iter().filter(|_| calls_others).map(detour);
-        direct.chain(detours).filter(|variant| self.args.has(&variant.name)).collect()
+        direct
+            .chain(detours)
+            .filter(|variant| self.args.has(&variant.name))
+            .collect()
     }
 
     async fn away(&self, case: &Case, variant: &Variant) -> Result<drive::Took, Error> {
@@ -135,7 +172,10 @@ impl Stage<'_> {
         }
         let seen = self.town.away(case.function)?;
         let of = (variant.way, &seen.callee);
-        Ok(drive::each(&self.caller, of, &calls, || seen.spent(variant.way.needs_front())).await)
+        Ok(drive::each(&self.caller, of, &calls, || {
+            seen.spent(variant.way.needs_front())
+        })
+        .await)
     }
 
     /// What a measurement calls, and one before that is not counted. All of them begin with the same data.
@@ -147,7 +187,11 @@ impl Stage<'_> {
             Calls::Acquire => {
                 let mut calls = Vec::with_capacity(count);
                 while calls.len() < count {
-                    calls.push(self.assigned().await.map_err(|failure| format!("no assignment: {failure}"))?);
+                    calls.push(
+                        self.assigned()
+                            .await
+                            .map_err(|failure| format!("no assignment: {failure}"))?,
+                    );
                 }
                 Ok(calls)
             }
@@ -170,13 +214,17 @@ impl Stage<'_> {
             let answer = connection.whole(call.request(Way::Tcp)).await?;
             call.check(&answer).map(|()| answer.into_body())
         };
-        asked.await.map_err(|failure: Failure| format!("{function}: {failure}").into())
+        asked
+            .await
+            .map_err(|failure: Failure| format!("{function}: {failure}").into())
     }
 }
 
 /// As tables have it.
 fn name(kind: Kind, case: &Case, place: Place) -> String {
-    let words = ["app", kind.name(), case.name].into_iter().filter(|word| !word.is_empty());
+    let words = ["app", kind.name(), case.name]
+        .into_iter()
+        .filter(|word| !word.is_empty());
     format!("{}, {place}", words.collect::<Vec<_>>().join(" "))
 }
 
@@ -186,7 +234,12 @@ fn at_home(town: &Town, seen: &Seen, calls: &[Call]) -> Result<drive::Took, Erro
     town.second.enter(|| {
         here(async {
             let caller = Caller::new(identity)?;
-            Ok(drive::on_one(&caller, (Way::Tcp, &seen.callee), calls, || -> Duration { seen.spent(false) }).await)
+            Ok(
+                drive::on_one(&caller, (Way::Tcp, &seen.callee), calls, || -> Duration {
+                    seen.spent(false)
+                })
+                .await,
+            )
         })
     })
 }
@@ -211,9 +264,19 @@ mod tests {
 
     #[test]
     fn cases_have_the_application_in_their_name() {
-        let case = |name| Case { name, function: "f", calls: Calls::Acquire };
-        assert_eq!(name(Kind::Certinfo, &case(""), Place::Loopback), "app certinfo, loopback");
+        let case = |name| Case {
+            name,
+            function: "f",
+            calls: Calls::Acquire,
+        };
+        assert_eq!(
+            name(Kind::Certinfo, &case(""), Place::Loopback),
+            "app certinfo, loopback"
+        );
         let place = Place::Link(Duration::from_micros(500));
-        assert_eq!(name(Kind::Retail, &case("f10 GET"), place), "app retail f10 GET, 0.5 ms");
+        assert_eq!(
+            name(Kind::Retail, &case("f10 GET"), place),
+            "app retail f10 GET, 0.5 ms"
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nearpath_wire::early::Provision;
+use nearpath_wire::zero_rtt::Provision;
 
 use super::{Args, near};
 use crate::compare::{Better, Comparison, Ratio};
@@ -35,12 +35,25 @@ pub(super) fn measure(args: &Args, comparison: &mut Comparison) -> Result<(), Er
     }
     let at_once = at_once(&mut workers, &gateway)?;
     let all = format!("sessions for {} workers at once", args.mints);
-    for (variant, took) in [("key and certificate", &certificates), ("session", &mints), (&all, &at_once)] {
-        comparison.measured("mint", variant, near::told("mint", variant, took).measured());
+    for (variant, took) in [
+        ("key and certificate", &certificates),
+        ("session", &mints),
+        (&all, &at_once),
+    ] {
+        comparison.measured(
+            "mint",
+            variant,
+            near::told("mint", variant, took).measured(),
+        );
     }
     eprintln!("{all}: {:.0} ms", at_once.time.as_secs_f64() * 1e3);
     let us = |tally: &Tally| tally.us(0.5);
-    let figure = |name: &str, value, goal| Ratio { name: name.to_owned(), value, better: Better::Lower, goal };
+    let figure = |name: &str, value, goal| Ratio {
+        name: name.to_owned(),
+        value,
+        better: Better::Lower,
+        goal,
+    };
     comparison.figure(figure("CPU µs of a mint, p50", us(&mints.tally), GOAL_US));
     Ok(())
 }
@@ -57,8 +70,14 @@ fn at_once(workers: &mut [Provision], caller: &Identity) -> Result<drive::Took, 
             }
             Ok(took)
         };
-        let running: Vec<_> = workers.chunks_mut(share).map(|some| scope.spawn(move || start(some))).collect();
-        running.into_iter().map(|one| one.join().expect("minting does not panic")).collect()
+        let running: Vec<_> = workers
+            .chunks_mut(share)
+            .map(|some| scope.spawn(move || start(some)))
+            .collect();
+        running
+            .into_iter()
+            .map(|one| one.join().expect("minting does not panic"))
+            .collect()
     });
     let mut all = drive::Took::default();
     for took in threads {

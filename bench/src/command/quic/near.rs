@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use nearpath_testkit::lab::{Lab, Link, Node};
+use nearpath_testkit::lab::{LabNode, LinkConditions, NetworkLab};
 
 use super::{Args, Place, here, minting, names};
 use crate::compare::{Better, Comparison, Ratio, median};
@@ -28,9 +28,9 @@ const CASES: [&str; 4] = ["GET", "POST", "1 MB", "first call"];
 
 /// Where the caller is, and where the worker.
 struct Ground {
-    _lab: Lab,
-    caller: Node,
-    worker: Node,
+    _lab: NetworkLab,
+    caller: LabNode,
+    worker: LabNode,
     caller_at: IpAddr,
     worker_at: IpAddr,
 }
@@ -60,7 +60,16 @@ pub(super) fn measure(args: &Args, place: Place, comparison: &mut Comparison) ->
             let identity = site.gateway()?;
             let caller = Caller::new(identity.clone())?;
             let (caller_at, next) = (ground.caller_at, Cell::new(0));
-            let stage = Stage { args, place, site, identity, caller_at, caller, machine, next };
+            let stage = Stage {
+                args,
+                place,
+                site,
+                identity,
+                caller_at,
+                caller,
+                machine,
+                next,
+            };
             stage.all(comparison).await
         })
     })
@@ -68,31 +77,64 @@ pub(super) fn measure(args: &Args, place: Place, comparison: &mut Comparison) ->
 
 impl Ground {
     fn new(place: Place, awake: Duration) -> Result<Self, Error> {
-        let mut lab = Lab::new()?;
-        let worker = lab.node("worker")?;
+        let mut lab = NetworkLab::new()?;
+        let worker = lab.add_node("worker")?;
         let Place::Link(delay) = place else {
             let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
-            return Ok(Self { _lab: lab, caller: worker.clone(), worker, caller_at: here, worker_at: here });
+            return Ok(Self {
+                _lab: lab,
+                caller: worker.clone(),
+                worker,
+                caller_at: here,
+                worker_at: here,
+            });
         };
-        let caller = lab.node("caller")?;
-        let cable = lab.link(&caller, &worker, &Link { delay, awake, ..Link::default() })?;
-        let (caller_at, worker_at) = (cable.first().v4.into(), cable.second().v4.into());
-        Ok(Self { _lab: lab, caller, worker, caller_at, worker_at })
+        let caller = lab.add_node("caller")?;
+        let cable = lab.connect_nodes(
+            &caller,
+            &worker,
+            &LinkConditions {
+                delay,
+                awake,
+                ..LinkConditions::default()
+            },
+        )?;
+        let (caller_at, worker_at) = (cable.first_end().v4.into(), cable.second_end().v4.into());
+        Ok(Self {
+            _lab: lab,
+            caller,
+            worker,
+            caller_at,
+            worker_at,
+        })
     }
 }
 
 impl Stage<'_> {
     async fn all(&self, comparison: &mut Comparison) -> Result<(), Error> {
         let worker = self.worker(SESSIONS, true, true)?;
-        let asks = [("GET", Ask::get(SMALL)), ("POST", Ask::post(SMALL)), ("1 MB response", Ask::get(LARGE))];
+        let asks = [
+            ("GET", Ask::get(SMALL)),
+            ("POST", Ask::post(SMALL)),
+            ("1 MB response", Ask::get(LARGE)),
+        ];
         for (what, ask) in &asks {
-            self.fresh(comparison, &worker, &format!("{what}, new connection, {}", self.place), ask).await?;
+            self.fresh(
+                comparison,
+                &worker,
+                &format!("{what}, new connection, {}", self.place),
+                ask,
+            )
+            .await?;
         }
-        for (what, ask, at_a_time) in
-            [("GET", &asks[0].1, 1), ("GET", &asks[0].1, 32), ("1 MB response", &asks[2].1, 1)]
-        {
+        for (what, ask, at_a_time) in [
+            ("GET", &asks[0].1, 1),
+            ("GET", &asks[0].1, 32),
+            ("1 MB response", &asks[2].1, 1),
+        ] {
             let case = format!("{what}, continuous {at_a_time}, {}", self.place);
-            self.kept(comparison, &worker, &case, (ask, at_a_time)).await?;
+            self.kept(comparison, &worker, &case, (ask, at_a_time))
+                .await?;
         }
         if self.place == Place::Loopback {
             self.beside_mints(comparison, &worker, &asks[0].1).await?;
@@ -111,7 +153,13 @@ impl Stage<'_> {
         self.machine.start(&provision, dog, front)
     }
 
-    async fn fresh(&self, to: &mut Comparison, worker: &Worker, case: &str, ask: &Ask) -> Result<(), Error> {
+    async fn fresh(
+        &self,
+        to: &mut Comparison,
+        worker: &Worker,
+        case: &str,
+        ask: &Ask,
+    ) -> Result<(), Error> {
         if !self.args.wants(case) {
             return Ok(());
         }
@@ -119,7 +167,8 @@ impl Stage<'_> {
         let one = async |index: usize| {
             let way = ways[index];
             let of = (way, &worker.callee);
-            let took = drive::fresh(&self.caller, of, ask, self.args.plan(), spent(worker, way)).await;
+            let took =
+                drive::fresh(&self.caller, of, ask, self.args.plan(), spent(worker, way)).await;
             Ok::<_, Error>(told(case, way.name(), &took).measured())
         };
         to.loads(case, &names(&ways), one).await?;
@@ -127,7 +176,13 @@ impl Stage<'_> {
         Ok(())
     }
 
-    async fn kept(&self, to: &mut Comparison, worker: &Worker, case: &str, what: (&Ask, usize)) -> Result<(), Error> {
+    async fn kept(
+        &self,
+        to: &mut Comparison,
+        worker: &Worker,
+        case: &str,
+        what: (&Ask, usize),
+    ) -> Result<(), Error> {
         if !self.args.wants(case) {
             return Ok(());
         }
@@ -136,37 +191,59 @@ impl Stage<'_> {
         let one = async |index: usize| {
             let way = ways[index];
             let of = (way, &worker.callee);
-            let took = drive::kept(&self.caller, of, what, self.args.plan(), spent(worker, way)).await;
+            let took =
+                drive::kept(&self.caller, of, what, self.args.plan(), spent(worker, way)).await;
             callers.borrow_mut()[index].push(took.caller_us());
             Ok::<_, Error>(told(case, way.name(), &took).measured())
         };
         to.loads(case, &names(&ways), one).await?;
         eprintln!("measured: {case}");
         if self.place == Place::Loopback && what.0.answer == SMALL && ways == KEPT {
-            let us: Vec<f64> = callers.into_inner().into_iter().map(|us| median(us.into_iter())).collect();
+            let us: Vec<f64> = callers
+                .into_inner()
+                .into_iter()
+                .map(|us| median(us.into_iter()))
+                .collect();
             let (tcp, quic) = (us[0], us[KEPT.len() - 1]);
             let name = format!("caller's CPU µs a call, {case}, quic - tcp");
-            to.figure(Ratio { name, value: quic - tcp, better: Better::Lower, goal: 8.0 });
+            to.figure(Ratio {
+                name,
+                value: quic - tcp,
+                better: Better::Lower,
+                goal: 8.0,
+            });
         }
         Ok(())
     }
 
     /// Calls on a connection that stays, while sessions for other workers are minted as fast as one thread can.
-    async fn beside_mints(&self, to: &mut Comparison, worker: &Worker, ask: &Ask) -> Result<(), Error> {
+    async fn beside_mints(
+        &self,
+        to: &mut Comparison,
+        worker: &Worker,
+        ask: &Ask,
+    ) -> Result<(), Error> {
         let case = "GET beside mints, continuous 1, loopback";
         if self.args.mints == 0 || !self.args.wants(case) {
             return Ok(());
         }
         let one = async |index: usize| {
             let of = (Way::Quic, &worker.callee);
-            let calls = drive::kept(&self.caller, of, (ask, 1), self.args.plan(), spent(worker, Way::Quic));
+            let calls = drive::kept(
+                &self.caller,
+                of,
+                (ask, 1),
+                self.args.plan(),
+                spent(worker, Way::Quic),
+            );
             let took = match index {
                 0 => calls.await,
                 _ => minting::beside(calls).await?.0,
             };
             Ok::<_, Error>(told(case, Way::Quic.name(), &took).measured())
         };
-        to.loads(case, &["quic, no mints", "quic, mints"], one).await?;
+        to.loads(case, &["quic, no mints", "quic, mints"], one)
+            .await?;
         eprintln!("measured: {case}");
         Ok(())
     }
@@ -198,7 +275,13 @@ impl Stage<'_> {
         let (own, far) = (drive::own(), spent());
         let callee: &Callee = &worker.callee;
         let ask = Ask::get(SMALL);
-        drive::first(&self.caller, (way, callee), async |to| to.ask(&ask).await, took).await;
+        drive::first(
+            &self.caller,
+            (way, callee),
+            async |to| to.ask(&ask).await,
+            took,
+        )
+        .await;
         took.caller += drive::own() - own;
         took.worker += spent() - far;
     }

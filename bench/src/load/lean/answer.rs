@@ -29,17 +29,28 @@ impl Shape {
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
         let mut fields = [httparse::EMPTY_HEADER; FIELDS];
         let mut response = httparse::Response::new(&mut fields);
-        let httparse::Status::Complete(head) = response.parse(bytes).map_err(|_| invalid())? else { return Ok(None) };
-        let field = |name: &str| response.headers.iter().find(|field| field.name.eq_ignore_ascii_case(name));
+        let httparse::Status::Complete(head) = response.parse(bytes).map_err(|_| invalid())? else {
+            return Ok(None);
+        };
+        let field = |name: &str| {
+            response
+                .headers
+                .iter()
+                .find(|field| field.name.eq_ignore_ascii_case(name))
+        };
         let text = |name: &str| std::str::from_utf8(field(name)?.value).ok();
         let shape = Self {
             status: response.code.ok_or_else(invalid)?,
             reason: text("x-nearpath-reason").unwrap_or_default().to_owned(),
             head,
-            length: text("content-length").and_then(|text| text.parse().ok()).ok_or_else(invalid)?,
+            length: text("content-length")
+                .and_then(|text| text.parse().ok())
+                .ok_or_else(invalid)?,
             last: text("connection").is_some_and(|text| text.eq_ignore_ascii_case("close")),
         };
-        (shape.whole() <= LARGEST).then_some(Some(shape)).ok_or_else(invalid)
+        (shape.whole() <= LARGEST)
+            .then_some(Some(shape))
+            .ok_or_else(invalid)
     }
 
     /// Bytes of head and body.
@@ -65,18 +76,27 @@ mod tests {
     fn heads() {
         let text = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nConnection: Close\r\n\r\nok";
         let shape = Shape::of(text).unwrap().unwrap();
-        assert_eq!((shape.whole(), shape.last, shape.body(text)), (text.len(), true, Ok(&b"ok"[..])));
+        assert_eq!(
+            (shape.whole(), shape.last, shape.body(text)),
+            (text.len(), true, Ok(&b"ok"[..]))
+        );
         assert_eq!(Shape::of(&text[..20]).unwrap(), None);
         assert!(Shape::of(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").is_err());
-        assert!(Shape::of(b"HTTP/1.1 200 OK\r\ncontent-length: 18446744073709551615\r\n\r\n").is_err());
+        assert!(
+            Shape::of(b"HTTP/1.1 200 OK\r\ncontent-length: 18446744073709551615\r\n\r\n").is_err()
+        );
         assert!(Shape::of(b"nonsense\r\n\r\n").is_err());
     }
 
     #[test]
     fn a_refusal_bears_its_reason() {
-        let text = b"HTTP/1.1 429 Too Many\r\nContent-Length: 0\r\nX-Nearpath-Reason: queue_full\r\n\r\n";
+        let text =
+            b"HTTP/1.1 429 Too Many\r\nContent-Length: 0\r\nX-Nearpath-Reason: queue_full\r\n\r\n";
         let shape = Shape::of(text).unwrap().unwrap();
-        assert_eq!(shape.body(text), Err(Failure::Status(429, "queue_full".into())));
+        assert_eq!(
+            shape.body(text),
+            Err(Failure::Status(429, "queue_full".into()))
+        );
     }
 
     proptest! {

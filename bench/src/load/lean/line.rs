@@ -7,13 +7,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with, sockopt,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with,
+    sockopt,
 };
 
 use super::answer::Shape;
 
 /// New bytes are told once: a caller reads all there is, so nothing has to be looked at twice.
-const NEWS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
+const NEWS: EventFlags = EventFlags::IN
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
 
 /// An open connection, or one that is being opened.
 pub(super) struct Line {
@@ -35,7 +38,11 @@ pub(super) enum Heard<'a> {
 impl Line {
     /// Does not wait until it is open: over loopback it is, as a rule, when this returns. News of it bear `number`.
     pub(super) fn open(epoll: &OwnedFd, addr: SocketAddr, number: u64) -> io::Result<Self> {
-        let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let family = if addr.is_ipv4() {
+            AddressFamily::INET
+        } else {
+            AddressFamily::INET6
+        };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_tcp_nodelay(&socket, true)?;
@@ -44,7 +51,11 @@ impl Line {
             Err(error) => return Err(error.into()),
         }
         epoll::add(epoll, &socket, EventData::new_u64(number), NEWS)?;
-        Ok(Self { socket, unsent: Vec::new(), begun: Vec::new() })
+        Ok(Self {
+            socket,
+            unsent: Vec::new(),
+            begun: Vec::new(),
+        })
     }
 
     /// Sends a request, or keeps what cannot be sent yet until [`Line::send_rest`].
@@ -52,7 +63,12 @@ impl Line {
         let sent = self.send(request)?;
         if sent < request.len() {
             self.unsent.extend_from_slice(&request[sent..]);
-            epoll::modify(epoll, &self.socket, EventData::new_u64(number), NEWS | EventFlags::OUT)?;
+            epoll::modify(
+                epoll,
+                &self.socket,
+                EventData::new_u64(number),
+                NEWS | EventFlags::OUT,
+            )?;
         }
         Ok(())
     }
@@ -110,7 +126,9 @@ impl Line {
 
 /// A whole answer and nothing behind it: nobody asked for more.
 fn whole(bytes: &[u8]) -> io::Result<Option<Shape>> {
-    let Some(shape) = Shape::of(bytes)? else { return Ok(None) };
+    let Some(shape) = Shape::of(bytes)? else {
+        return Ok(None);
+    };
     match bytes.len().cmp(&shape.whole()) {
         std::cmp::Ordering::Less => Ok(None),
         std::cmp::Ordering::Equal => Ok(Some(shape)),

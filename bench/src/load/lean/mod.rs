@@ -47,7 +47,12 @@ impl Loaded {
 ///
 /// # Errors
 /// When the client itself cannot run; what happens to a request is in the tally.
-pub(crate) async fn run(template: &Template, callers: usize, reuse: Reuse, window: Window) -> io::Result<Loaded> {
+pub(crate) async fn run(
+    template: &Template,
+    callers: usize,
+    reuse: Reuse,
+    window: Window,
+) -> io::Result<Loaded> {
     let bytes: Arc<[u8]> = match reuse {
         Reuse::KeepAlive => template.bytes().into(),
         Reuse::Fresh => template.clone().closing().bytes().into(),
@@ -59,9 +64,15 @@ pub(crate) async fn run(template: &Template, callers: usize, reuse: Reuse, windo
 ///
 /// # Errors
 /// As above.
-pub(crate) async fn run_each<C: Caller>(addr: SocketAddr, callers: Vec<C>, window: Window) -> io::Result<Loaded> {
+pub(crate) async fn run_each<C: Caller>(
+    addr: SocketAddr,
+    callers: Vec<C>,
+    window: Window,
+) -> io::Result<Loaded> {
     let round = move || Round::new(addr, callers, window)?.run();
-    tokio::task::spawn_blocking(round).await.map_err(io::Error::other)?
+    tokio::task::spawn_blocking(round)
+        .await
+        .map_err(io::Error::other)?
 }
 
 /// Asks the same each time.

@@ -51,7 +51,11 @@ struct Seat<C> {
 impl<C: Caller> Round<C> {
     pub(super) fn new(addr: SocketAddr, callers: Vec<C>, window: Window) -> io::Result<Self> {
         let (from, until) = (window.from.into_std(), window.until.into_std());
-        let seat = |caller| Seat { caller, line: None, since: None };
+        let seat = |caller| Seat {
+            caller,
+            line: None,
+            since: None,
+        };
         let seats: Vec<_> = callers.into_iter().map(seat).collect();
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
@@ -91,27 +95,41 @@ impl<C: Caller> Round<C> {
             }
         }
         self.meter.at(now.max(self.until), self.from, self.until);
-        Ok(Loaded { own: self.meter.spent(), tally: self.tally })
+        Ok(Loaded {
+            own: self.meter.spent(),
+            tally: self.tally,
+        })
     }
 
     /// Until somebody has rested, a mark of the window is reached, or somebody has to be looked for.
     fn timeout(&self, now: Instant) -> Timespec {
-        let marks = [self.from, self.until].into_iter().filter(|mark| *mark > now);
+        let marks = [self.from, self.until]
+            .into_iter()
+            .filter(|mark| *mark > now);
         let rested = self.resting.front().map(|(until, _)| *until);
         let next = marks.chain(rested).fold(now + LOOK, Instant::min);
         let left = next.saturating_duration_since(now);
-        Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }
+        Timespec {
+            tv_sec: left.as_secs().cast_signed(),
+            tv_nsec: left.subsec_nanos().into(),
+        }
     }
 
     fn ask(&mut self, number: usize, now: Instant) {
-        let Some(seat) = self.seats.get_mut(number) else { return };
+        let Some(seat) = self.seats.get_mut(number) else {
+            return;
+        };
         if now >= self.until {
             (seat.since, seat.line) = (None, None);
             self.busy -= 1;
             return;
         }
         seat.since = Some(now);
-        let mut line = match seat.line.take().map_or_else(|| Line::open(&self.epoll, self.addr, number as u64), Ok) {
+        let mut line = match seat
+            .line
+            .take()
+            .map_or_else(|| Line::open(&self.epoll, self.addr, number as u64), Ok)
+        {
             Ok(line) => line,
             Err(_) => return self.fail(number, Failure::Connect, now),
         };
@@ -124,11 +142,20 @@ impl<C: Caller> Round<C> {
     /// What an event is about. Returns when it was done with.
     fn hear(&mut self, event: &Event) -> Instant {
         let (number, flags) = (event.data.u64() as usize, event.flags);
-        let Some(Seat { caller, line: Some(line), since: Some(since) }) = self.seats.get_mut(number) else {
+        let Some(Seat {
+            caller,
+            line: Some(line),
+            since: Some(since),
+        }) = self.seats.get_mut(number)
+        else {
             return Instant::now(); // of a connection that is no more
         };
         let since = *since;
-        let sent = if flags.contains(EventFlags::OUT) { line.send_rest(&self.epoll, number as u64) } else { Ok(()) };
+        let sent = if flags.contains(EventFlags::OUT) {
+            line.send_rest(&self.epoll, number as u64)
+        } else {
+            Ok(())
+        };
         let read = sent.and_then(|()| line.read(&mut self.scratch));
         let now = Instant::now();
         let (outcome, last) = match read {
@@ -148,7 +175,9 @@ impl<C: Caller> Round<C> {
 
     /// Asks again: on a new connection, after a rest.
     fn go_on(&mut self, number: usize, anew: bool, rests: bool, now: Instant) {
-        let Some(seat) = self.seats.get_mut(number) else { return };
+        let Some(seat) = self.seats.get_mut(number) else {
+            return;
+        };
         if anew {
             seat.line = None;
         }
@@ -160,7 +189,9 @@ impl<C: Caller> Round<C> {
     }
 
     fn fail(&mut self, number: usize, failure: Failure, now: Instant) {
-        let Some(seat) = self.seats.get_mut(number) else { return };
+        let Some(seat) = self.seats.get_mut(number) else {
+            return;
+        };
         let outcome = seat.caller.heard(Err(failure)).map(|()| Duration::ZERO);
         self.count(now, outcome);
         self.go_on(number, true, true, now);
@@ -186,8 +217,12 @@ impl<C: Caller> Round<C> {
     fn look(&mut self, now: Instant) {
         for number in 0..self.seats.len() {
             let seat = &mut self.seats[number];
-            if seat.since.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE) {
-                self.tally.add(seat.caller.heard(Err(Failure::Timeout)).map(|()| PATIENCE));
+            if seat
+                .since
+                .is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE)
+            {
+                self.tally
+                    .add(seat.caller.heard(Err(Failure::Timeout)).map(|()| PATIENCE));
                 self.go_on(number, true, true, now);
             }
         }
@@ -221,7 +256,9 @@ impl Meter {
     }
 
     fn spent(&self) -> Duration {
-        self.until.unwrap_or_default().saturating_sub(self.from.unwrap_or_default())
+        self.until
+            .unwrap_or_default()
+            .saturating_sub(self.from.unwrap_or_default())
     }
 }
 

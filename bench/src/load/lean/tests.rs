@@ -32,17 +32,32 @@ fn request(stream: &mut std::net::TcpStream) -> bool {
 }
 
 /// Loads, again while the machine is so busy that nothing ends in a window, until `enough` is counted. Returns how often, too.
-async fn load(addr: SocketAddr, callers: usize, reuse: Reuse, enough: impl Fn(&Tally) -> bool) -> (Tally, usize) {
-    let (mut all, end) = (Tally::default(), std::time::Instant::now() + Duration::from_secs(60));
+async fn load(
+    addr: SocketAddr,
+    callers: usize,
+    reuse: Reuse,
+    enough: impl Fn(&Tally) -> bool,
+) -> (Tally, usize) {
+    let (mut all, end) = (
+        Tally::default(),
+        std::time::Instant::now() + Duration::from_secs(60),
+    );
     for times in 1.. {
         let window = Window::after(Duration::ZERO, WINDOW);
-        let loaded = run(&Template::get(addr, "/").unwrap(), callers, reuse, window).await.unwrap();
+        let loaded = run(&Template::get(addr, "/").unwrap(), callers, reuse, window)
+            .await
+            .unwrap();
         assert!(loaded.own > Duration::ZERO);
         all.merge(&loaded.tally);
         if enough(&all) {
             return (all, times);
         }
-        assert!(std::time::Instant::now() < end, "{} answered, {:?}", all.answered(), all.failures());
+        assert!(
+            std::time::Instant::now() < end,
+            "{} answered, {:?}",
+            all.answered(),
+            all.failures()
+        );
     }
     unreachable!("the loop has no end")
 }
@@ -53,7 +68,11 @@ fn answered(tally: &Tally) -> bool {
 
 async fn fails(addr: SocketAddr, how: &str) {
     let (tally, _) = load(addr, 1, Reuse::KeepAlive, |tally| tally.failed() > 0).await;
-    assert!(tally.answered() == 0 && tally.failures().keys().eq([how]), "{:?}", tally.failures());
+    assert!(
+        tally.answered() == 0 && tally.failures().keys().eq([how]),
+        "{:?}",
+        tally.failures()
+    );
 }
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
@@ -69,7 +88,12 @@ async fn callers_keep_their_connections() {
         }
     });
     let (tally, times) = load(addr, 3, Reuse::KeepAlive, |tally| tally.answered() > 6).await;
-    assert_eq!((tally.failed(), opened.load(Ordering::Relaxed)), (0, 3 * times), "{:?}", tally.failures());
+    assert_eq!(
+        (tally.failed(), opened.load(Ordering::Relaxed)),
+        (0, 3 * times),
+        "{:?}",
+        tally.failures()
+    );
 }
 
 #[tokio::test]
@@ -95,7 +119,9 @@ async fn an_answer_in_pieces_is_one() {
             let body = vec![b'x'; 200_000];
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-").unwrap();
             std::thread::yield_now();
-            stream.write_all(format!("Length: {}\r\n\r\n", body.len()).as_bytes()).unwrap();
+            stream
+                .write_all(format!("Length: {}\r\n\r\n", body.len()).as_bytes())
+                .unwrap();
             stream.write_all(&body).unwrap();
         }
     });
@@ -112,7 +138,13 @@ impl Caller for Large {
     }
 
     fn heard(&mut self, outcome: Result<&[u8], Failure>) -> Result<(), Failure> {
-        outcome.and_then(|body| if body == b"hello" { Ok(()) } else { Err(Failure::Body) })
+        outcome.and_then(|body| {
+            if body == b"hello" {
+                Ok(())
+            } else {
+                Err(Failure::Body)
+            }
+        })
     }
 }
 
@@ -128,7 +160,9 @@ async fn a_large_request_is_sent_to_its_end() {
     });
     for length in [1, 4, 16] {
         let window = Window::after(Duration::ZERO, Duration::from_secs(length));
-        let loaded = run_each(addr, vec![Large(bytes.clone())], window).await.unwrap();
+        let loaded = run_each(addr, vec![Large(bytes.clone())], window)
+            .await
+            .unwrap();
         assert_eq!(loaded.tally.failed(), 0, "{:?}", loaded.tally.failures());
         if loaded.tally.answered() > 0 {
             return;
@@ -139,13 +173,18 @@ async fn a_large_request_is_sent_to_its_end() {
 
 #[tokio::test]
 async fn what_goes_wrong_is_told_by_kind() {
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     fails(closed, "no connection").await;
     let addr = server(|_, mut stream| assert!(request(&mut stream)));
     fails(addr, "connection broken").await;
     let addr = server(|_, mut stream| {
         while request(&mut stream) {
-            stream.write_all(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n").unwrap();
+            stream
+                .write_all(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")
+                .unwrap();
         }
     });
     fails(addr, "status 503").await;

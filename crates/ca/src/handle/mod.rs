@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use nearpath_types::{FunctionId, InstanceId};
-use nearpath_wire::quic::Caller;
+use nearpath_wire::quic::CallerConfig;
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
@@ -63,14 +63,20 @@ impl IssuerHandle {
     ///
     /// # Errors
     /// See [`IssuerStartError`].
-    pub fn start(settings: IssuerSettings) -> Result<(Self, watch::Receiver<Caller>), IssuerStartError> {
-        let (issuer, caller) = Issuer::new(settings, TimePoint::now()).map_err(IssuerStartError::Identity)?;
+    pub fn start(
+        settings: IssuerSettings,
+    ) -> Result<(Self, watch::Receiver<CallerConfig>), IssuerStartError> {
+        let (issuer, caller) =
+            Issuer::new(settings, TimePoint::now()).map_err(IssuerStartError::Identity)?;
         let jobs = thread::start(issuer).map_err(IssuerStartError::Thread)?;
         Ok((Self::new(jobs), caller))
     }
 
     fn new(jobs: Sender<IssuerJob>) -> Self {
-        Self { jobs, permits: Arc::new(Semaphore::new(MAX_QUEUED_INSTANCES)) }
+        Self {
+            jobs,
+            permits: Arc::new(Semaphore::new(MAX_QUEUED_INSTANCES)),
+        }
     }
 
     /// Issues the identity of an instance. Dropping the future revokes it.
@@ -81,12 +87,22 @@ impl IssuerHandle {
     ) -> impl Future<Output = Result<InstanceIdentity, String>> + Send + use<> {
         let (jobs, permits) = (self.jobs.clone(), Arc::clone(&self.permits));
         async move {
-            let permit = permits.acquire_owned().await.map_err(|closed| closed.to_string())?;
+            let permit = permits
+                .acquire_owned()
+                .await
+                .map_err(|closed| closed.to_string())?;
             let (reply, issued) = oneshot::channel();
             let mut pending = PendingIdentity { issued, jobs };
             // A thread that has ended drops the request, and the receiver below reports it.
-            let _ = pending.jobs.send(IssuerJob::Issue(IssueRequest { function, instance, reply, permit }));
-            (&mut pending.issued).await.unwrap_or_else(|_| Err("the issuer has ended".to_owned()))
+            let _ = pending.jobs.send(IssuerJob::Issue(IssueRequest {
+                function,
+                instance,
+                reply,
+                permit,
+            }));
+            (&mut pending.issued)
+                .await
+                .unwrap_or_else(|_| Err("the issuer has ended".to_owned()))
         }
     }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use nearpath_types::SpiffeId;
-use nearpath_wire::early::Sessions;
 use nearpath_wire::identity::Trust;
-use nearpath_wire::quic::Caller;
+use nearpath_wire::quic::CallerConfig;
+use nearpath_wire::zero_rtt::CallerSessions;
 
 use super::{BoxError, TRUST_DOMAIN, TimePoint, sign};
 use crate::authority::Authority;
@@ -13,8 +13,8 @@ use crate::handle::IssuerSettings;
 
 /// The gateway as a caller, with its sessions to instances.
 pub(super) struct GatewayIdentity {
-    pub(super) caller: Caller,
-    pub(super) sessions: Arc<Sessions>,
+    pub(super) caller: CallerConfig,
+    pub(super) sessions: Arc<CallerSessions>,
 }
 
 /// A renewed identity that takes over once every instance has a session for it.
@@ -31,16 +31,19 @@ impl GatewayIdentity {
         settings: &IssuerSettings,
         now: TimePoint,
     ) -> Result<Self, BoxError> {
-        let (id, name) = (SpiffeId::gateway(TRUST_DOMAIN, &settings.node), format!("gateway.{TRUST_DOMAIN}"));
+        let (id, name) = (
+            SpiffeId::for_gateway(TRUST_DOMAIN, &settings.node),
+            format!("gateway.{TRUST_DOMAIN}"),
+        );
         let credentials = sign(authority, id, name, now, settings.lifetime)?;
-        let sessions = Arc::new(Sessions::default());
-        let caller = Caller::new(&credentials, trust.clone(), &sessions)?;
+        let sessions = Arc::new(CallerSessions::default());
+        let caller = CallerConfig::new(&credentials, trust.clone(), &sessions)?;
         Ok(Self { caller, sessions })
     }
 
     /// Drops the sessions with an instance, over QUIC and over TLS.
     pub(super) fn forget(&self, name: &str) {
-        self.sessions.forget(name);
-        self.caller.tls().forget(name);
+        self.sessions.forget_worker(name);
+        self.caller.mtls_connector().forget_sessions(name);
     }
 }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use nearpath_types::{FunctionId, InstanceId, SpiffeId};
-use nearpath_wire::early::{Entry, Provision, Register, TokenKey, mint};
-use nearpath_wire::identity::{Credentials, Request, Trust};
-use nearpath_wire::quic::{Caller, config};
+use nearpath_wire::identity::{CertificateRequest, Credentials, Trust};
+use nearpath_wire::quic::{CallerConfig, config};
+use nearpath_wire::zero_rtt::{Provision, SessionEntry, TokenKey, WorkerSessions, mint};
 use tokio::sync::{mpsc, watch};
 
 use crate::authority::Authority;
@@ -42,12 +42,15 @@ pub(crate) struct TimePoint {
 impl TimePoint {
     /// Reads both clocks.
     pub(crate) fn now() -> Self {
-        Self { at: Instant::now(), wall: SystemTime::now() }
+        Self {
+            at: Instant::now(),
+            wall: SystemTime::now(),
+        }
     }
 }
 
 /// The callee's configuration for a session, and the register that receives the session's entry.
-pub(crate) type WorkerSetup = (Arc<config::WorkerConfig>, Arc<Register>);
+pub(crate) type WorkerSetup = (Arc<config::WorkerConfig>, Arc<WorkerSessions>);
 
 /// The authority of one process with everything it has issued.
 pub(crate) struct Issuer {
@@ -57,7 +60,7 @@ pub(crate) struct Issuer {
     gateway: GatewayIdentity,
     /// The gateway's next identity while its sessions are being minted.
     pending_gateway: Option<PendingGateway>,
-    caller: watch::Sender<Caller>,
+    caller: watch::Sender<CallerConfig>,
     /// By the instance's name.
     instances: BTreeMap<String, IssuedInstance>,
     /// Functions that may call each function, besides the gateway.
@@ -79,13 +82,19 @@ struct IssuedInstance {
 
 impl Issuer {
     /// Creates an authority and the gateway's first certificate.
-    pub(crate) fn new(settings: IssuerSettings, now: TimePoint) -> Result<(Self, watch::Receiver<Caller>), BoxError> {
+    pub(crate) fn new(
+        settings: IssuerSettings,
+        now: TimePoint,
+    ) -> Result<(Self, watch::Receiver<CallerConfig>), BoxError> {
         let authority = Authority::new(TRUST_DOMAIN, now.wall, AUTHORITY_LIFETIME)?;
         let trust = Trust::new(TRUST_DOMAIN, &[authority.certificate().clone()])?;
         let gateway = GatewayIdentity::new(&authority, &trust, &settings, now)?;
         let (caller, updates) = watch::channel(gateway.caller.clone());
         let mut renewals = RenewalQueue::default();
-        renewals.schedule(RenewalTarget::Gateway, renewal_time(now.at, settings.lifetime));
+        renewals.schedule(
+            RenewalTarget::Gateway,
+            renewal_time(now.at, settings.lifetime),
+        );
         let issuer = Self {
             authority,
             trust,
@@ -112,19 +121,42 @@ impl Issuer {
         let credentials = self.sign_instance(&function, id, now)?;
         let (frames, updates) = mpsc::channel(MAX_QUEUED_FRAMES);
         let name = credentials.name.clone();
-        let instance = IssuedInstance { function, id, credentials, key: TokenKey::random()?, frames };
+        let instance = IssuedInstance {
+            function,
+            id,
+            credentials,
+            key: TokenKey::generate()?,
+            frames,
+        };
         self.provision_with_session(&instance, &self.gateway, now)?;
         self.instances.insert(name.clone(), instance);
-        self.renewals.schedule(RenewalTarget::Instance(name.clone()), renewal_time(now.at, self.settings.lifetime));
+        self.renewals.schedule(
+            RenewalTarget::Instance(name.clone()),
+            renewal_time(now.at, self.settings.lifetime),
+        );
         if let Some(pending) = &mut self.pending_gateway {
             pending.unminted.push(name.clone());
         }
-        Ok(InstanceIdentity { name: name.into(), frames: updates })
+        Ok(InstanceIdentity {
+            name: name.into(),
+            frames: updates,
+        })
     }
 
-    fn sign_instance(&self, function: &FunctionId, id: InstanceId, now: TimePoint) -> Result<Credentials, BoxError> {
-        let spiffe_id = SpiffeId::instance(TRUST_DOMAIN, function.clone(), id);
-        sign(&self.authority, spiffe_id, format!("{id}.{TRUST_DOMAIN}"), now, self.settings.lifetime)
+    fn sign_instance(
+        &self,
+        function: &FunctionId,
+        id: InstanceId,
+        now: TimePoint,
+    ) -> Result<Credentials, BoxError> {
+        let spiffe_id = SpiffeId::for_instance(TRUST_DOMAIN, function.clone(), id);
+        sign(
+            &self.authority,
+            spiffe_id,
+            format!("{id}.{TRUST_DOMAIN}"),
+            now,
+            self.settings.lifetime,
+        )
     }
 
     /// Mints a session between an instance and a gateway, and sends the instance its half.
@@ -137,34 +169,58 @@ impl Issuer {
         let mut provision = self.provision(instance, now);
         let (worker, register) = worker_setup(instance, &provision)?;
         // The handshake runs in memory: no packet is ever sent to these two ports. The address matters, as tokens are bound to it.
-        let (from, to) = (SocketAddr::new(self.settings.gateway_ip, 9), SocketAddr::new(self.settings.gateway_ip, 10));
-        mint::mint(gateway.caller.config().clone(), worker, &instance.credentials.name, (from, to))?;
-        provision.entries = register.drain();
-        instance.frames.try_send(provision.write())?;
+        let (from, to) = (
+            SocketAddr::new(self.settings.gateway_ip, 9),
+            SocketAddr::new(self.settings.gateway_ip, 10),
+        );
+        mint::mint_session(
+            gateway.caller.config().clone(),
+            worker,
+            &instance.credentials.name,
+            (from, to),
+        )?;
+        provision.sessions = register.drain_entries();
+        instance.frames.try_send(provision.encode())?;
         Ok(())
     }
 
     fn provision(&self, instance: &IssuedInstance, now: TimePoint) -> Provision {
-        let callers = self.callers.get(&instance.function).cloned().unwrap_or_default();
-        let revoked = callers.iter().filter_map(|caller| self.revoked_callers.get(caller));
-        let revoked = revoked.flat_map(|names| names.current(now.wall)).map(str::to_owned).collect();
+        let callers = self
+            .callers
+            .get(&instance.function)
+            .cloned()
+            .unwrap_or_default();
+        let revoked = callers
+            .iter()
+            .filter_map(|caller| self.revoked_callers.get(caller));
+        let revoked = revoked
+            .flat_map(|names| names.current(now.wall))
+            .map(str::to_owned)
+            .collect();
         Provision {
             credentials: instance.credentials.clone(),
             authorities: vec![self.authority.certificate().clone()],
             callers,
             revoked,
-            key: instance.key.clone(),
-            entries: Vec::new(),
+            token_key: instance.key.clone(),
+            sessions: Vec::new(),
         }
     }
 
     /// Replaces the permitted callers of all functions, and updates the instances whose callers changed.
-    pub(crate) fn set_callers(&mut self, callers: BTreeMap<FunctionId, Vec<FunctionId>>, now: TimePoint) {
+    pub(crate) fn set_callers(
+        &mut self,
+        callers: BTreeMap<FunctionId, Vec<FunctionId>>,
+        now: TimePoint,
+    ) {
         let before = std::mem::replace(&mut self.callers, callers);
-        self.revoked_callers.retain(|caller, _| self.callers.values().flatten().any(|known| known == caller));
+        self.revoked_callers
+            .retain(|caller, _| self.callers.values().flatten().any(|known| known == caller));
         let changed = |function: &FunctionId| before.get(function) != self.callers.get(function);
         let names = self.names_where(|instance| changed(&instance.function));
-        names.iter().for_each(|name| self.send_provision(name, Vec::new(), now));
+        names
+            .iter()
+            .for_each(|name| self.send_provision(name, Vec::new(), now));
     }
 
     /// Returns the configuration with which another instance makes a session with `callee`.
@@ -174,17 +230,30 @@ impl Issuer {
     }
 
     /// Sends an instance the entries of sessions that other instances made with it.
-    pub(crate) fn deliver_entries(&mut self, callee: &str, entries: Vec<Entry>, now: TimePoint) {
+    pub(crate) fn deliver_entries(
+        &mut self,
+        callee: &str,
+        entries: Vec<SessionEntry>,
+        now: TimePoint,
+    ) {
         self.send_provision(callee, entries, now);
     }
 
     /// Sends an instance its current provision.
-    fn send_provision(&mut self, name: &str, entries: Vec<Entry>, now: TimePoint) {
-        let Some(instance) = self.instances.get(name) else { return };
-        let provision = Provision { entries, ..self.provision(instance, now) };
-        if instance.frames.try_send(provision.write()).is_err() {
+    fn send_provision(&mut self, name: &str, entries: Vec<SessionEntry>, now: TimePoint) {
+        let Some(instance) = self.instances.get(name) else {
+            return;
+        };
+        let provision = Provision {
+            sessions: entries,
+            ..self.provision(instance, now)
+        };
+        if instance.frames.try_send(provision.encode()).is_err() {
             // Its queue is full. A renewal sends everything again, so an early one repairs the loss.
-            self.renewals.schedule(RenewalTarget::Instance(name.to_owned()), self.retry_time(now));
+            self.renewals.schedule(
+                RenewalTarget::Instance(name.to_owned()),
+                self.retry_time(now),
+            );
         }
     }
 
@@ -193,20 +262,30 @@ impl Issuer {
         let mut callers = BTreeSet::new();
         for name in names {
             self.renewals.remove(&RenewalTarget::Instance(name.clone()));
-            let Some(instance) = self.instances.remove(&name) else { continue };
+            let Some(instance) = self.instances.remove(&name) else {
+                continue;
+            };
             self.gateway.forget(&name);
             if let Some(pending) = &self.pending_gateway {
                 pending.gateway.forget(&name);
             }
             let expiry = instance.credentials.not_after;
             self.revocations.add(name.clone(), expiry);
-            if self.callers.values().flatten().any(|caller| *caller == instance.function) {
-                self.revoked_callers.entry(instance.function.clone()).or_default().add(name, expiry);
+            if self
+                .callers
+                .values()
+                .flatten()
+                .any(|caller| *caller == instance.function)
+            {
+                self.revoked_callers
+                    .entry(instance.function.clone())
+                    .or_default()
+                    .add(name, expiry);
                 callers.insert(instance.function);
             }
         }
         self.notify_callees_of(&callers, now);
-        self.trust = self.trust.without(self.revocations.prune(now.wall));
+        self.trust = self.trust.with_revoked(self.revocations.prune(now.wall));
         self.publish_gateway();
     }
 
@@ -217,23 +296,34 @@ impl Issuer {
             permitted.any(|caller| callers.contains(caller))
         };
         let names = self.names_where(is_callee);
-        names.iter().for_each(|name| self.send_provision(name, Vec::new(), now));
+        names
+            .iter()
+            .for_each(|name| self.send_provision(name, Vec::new(), now));
     }
 
     fn names_where(&self, wanted: impl Fn(&IssuedInstance) -> bool) -> Vec<String> {
-        self.instances.iter().filter(|(_, instance)| wanted(instance)).map(|(name, _)| name.clone()).collect()
+        self.instances
+            .iter()
+            .filter(|(_, instance)| wanted(instance))
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
     fn publish_gateway(&mut self) {
-        self.gateway.caller = self.gateway.caller.trusting(self.trust.clone());
+        self.gateway.caller = self.gateway.caller.with_trust(self.trust.clone());
         self.caller.send_replace(self.gateway.caller.clone());
     }
 }
 
 /// An instance's end of a connection, with a register of its own for this session's entry.
 fn worker_setup(instance: &IssuedInstance, provision: &Provision) -> Result<WorkerSetup, BoxError> {
-    let register = Arc::new(Register::new(None));
-    let config = config::worker(&instance.credentials, &provision.trust()?, Arc::clone(&register), &instance.key)?;
+    let register = Arc::new(WorkerSessions::new(None));
+    let config = config::worker_config(
+        &instance.credentials,
+        &provision.worker_trust()?,
+        Arc::clone(&register),
+        &instance.key,
+    )?;
     Ok((Arc::new(config), register))
 }
 
@@ -245,9 +335,9 @@ fn sign(
     now: TimePoint,
     lifetime: Duration,
 ) -> Result<Credentials, BoxError> {
-    let request = Request::new()?;
+    let request = CertificateRequest::new()?;
     let issued = authority.issue(request.csr(), &id, &name, now.wall, lifetime)?;
-    Ok(request.complete(id, name, issued))
+    Ok(request.into_credentials(id, name, issued))
 }
 
 #[cfg(test)]

@@ -18,7 +18,11 @@ pub(super) enum RenewalTarget {
 impl Issuer {
     /// Time of the next renewal step.
     pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
-        if self.pending_gateway.is_some() { Some(now) } else { self.renewals.next_due() }
+        if self.pending_gateway.is_some() {
+            Some(now)
+        } else {
+            self.renewals.next_due()
+        }
     }
 
     /// Does one renewal step.
@@ -36,13 +40,17 @@ impl Issuer {
     }
 
     fn renew_instance(&mut self, name: String, now: TimePoint) {
-        let Some(mut instance) = self.instances.remove(&name) else { return };
-        let renewed = self.sign_instance(&instance.function, instance.id, now).and_then(|credentials| {
-            instance.credentials = credentials;
-            // A resumed session must not outlive the certificate it began with.
-            self.gateway.forget(&name);
-            self.provision_with_session(&instance, &self.gateway, now)
-        });
+        let Some(mut instance) = self.instances.remove(&name) else {
+            return;
+        };
+        let renewed = self
+            .sign_instance(&instance.function, instance.id, now)
+            .and_then(|credentials| {
+                instance.credentials = credentials;
+                // A resumed session must not outlive the certificate it began with.
+                self.gateway.forget(&name);
+                self.provision_with_session(&instance, &self.gateway, now)
+            });
         let next = match renewed {
             Ok(()) => renewal_time(now.at, self.settings.lifetime),
             Err(error) => {
@@ -54,7 +62,8 @@ impl Issuer {
             pending.gateway.forget(&name);
             pending.unminted.push(name.clone());
         }
-        self.renewals.schedule(RenewalTarget::Instance(name.clone()), next);
+        self.renewals
+            .schedule(RenewalTarget::Instance(name.clone()), next);
         self.instances.insert(name, instance);
     }
 
@@ -76,7 +85,9 @@ impl Issuer {
 
     /// Mints one session for the pending gateway identity, or puts it into use after the last one.
     fn mint_for_pending_gateway(&mut self, now: TimePoint) {
-        let Some(mut pending) = self.pending_gateway.take() else { return };
+        let Some(mut pending) = self.pending_gateway.take() else {
+            return;
+        };
         let Some(name) = pending.unminted.pop() else {
             self.gateway = pending.gateway;
             return self.publish_gateway();

@@ -1,7 +1,7 @@
 use super::*;
 
 use super::renewal::RETRY_INTERVAL;
-use nearpath_wire::identity::Refusal;
+use nearpath_wire::identity::PeerRefusal;
 
 /// Shorter than the clock skew of 60 s for which certificates are valid in advance: minting checks them by the machine's clock, not by
 /// the test's.
@@ -10,7 +10,7 @@ const LIFETIME: Duration = Duration::from_secs(30);
 /// An issuer under a clock that the test moves.
 struct TestIssuer {
     issuer: Issuer,
-    callers: watch::Receiver<Caller>,
+    callers: watch::Receiver<CallerConfig>,
     now: TimePoint,
 }
 
@@ -23,45 +23,75 @@ struct TestInstance {
 impl Issuer {
     /// Ids of the instances that have an identity.
     pub(crate) fn known_instances(&self) -> Vec<InstanceId> {
-        self.instances.values().map(|instance| instance.id).collect()
+        self.instances
+            .values()
+            .map(|instance| instance.id)
+            .collect()
     }
 }
 
 impl TestInstance {
     fn next_provision(&mut self) -> Option<Provision> {
-        self.frames.try_recv().ok().map(|frame| Provision::read(&frame[4..]).unwrap())
+        self.frames
+            .try_recv()
+            .ok()
+            .map(|frame| Provision::decode(&frame[4..]).unwrap())
     }
 }
 
 impl TestIssuer {
     fn new() -> Self {
-        let settings = IssuerSettings { node: "a".to_owned(), gateway_ip: [127, 0, 0, 1].into(), lifetime: LIFETIME };
+        let settings = IssuerSettings {
+            node: "a".to_owned(),
+            gateway_ip: [127, 0, 0, 1].into(),
+            lifetime: LIFETIME,
+        };
         let now = TimePoint::now();
         let (issuer, callers) = Issuer::new(settings, now).unwrap();
-        Self { issuer, callers, now }
+        Self {
+            issuer,
+            callers,
+            now,
+        }
     }
 
     fn start(&mut self, id: u64) -> TestInstance {
-        let identity = self.issuer.issue("echo".parse().unwrap(), InstanceId(id), self.now).unwrap();
-        TestInstance { name: identity.name.to_string(), frames: identity.frames }
+        let identity = self
+            .issuer
+            .issue("echo".parse().unwrap(), InstanceId(id), self.now)
+            .unwrap();
+        TestInstance {
+            name: identity.name.to_string(),
+            frames: identity.frames,
+        }
     }
 
     fn sessions(&self, instance: &TestInstance) -> usize {
-        self.issuer.gateway.sessions.left(&instance.name)
+        self.issuer.gateway.sessions.session_count(&instance.name)
     }
 
     /// Advances the clock and does every renewal that is due meanwhile.
     fn advance(&mut self, time: Duration) {
         let end = self.now.at + time;
         while let Some(at) = self.issuer.next_due(self.now.at).filter(|at| *at <= end) {
-            self.now = TimePoint { at, wall: self.now.wall + (at - self.now.at) };
+            self.now = TimePoint {
+                at,
+                wall: self.now.wall + (at - self.now.at),
+            };
             self.issuer.renew_next(self.now);
         }
-        self.now = TimePoint { at: end, wall: self.now.wall + (end - self.now.at) };
+        self.now = TimePoint {
+            at: end,
+            wall: self.now.wall + (end - self.now.at),
+        };
     }
 
-    fn gateway_admits(&self, provision: &Provision) -> Result<(), Refusal> {
-        self.callers.borrow().trust().admit(&provision.credentials.chain, self.now.wall).map(drop)
+    fn gateway_admits(&self, provision: &Provision) -> Result<(), PeerRefusal> {
+        self.callers
+            .borrow()
+            .trust()
+            .admit_peer(&provision.credentials.chain, self.now.wall)
+            .map(drop)
     }
 }
 
@@ -69,10 +99,20 @@ impl TestIssuer {
 fn an_instance_and_the_gateway_get_halves_of_the_same_session() {
     let mut test = TestIssuer::new();
     let (mut one, mut other) = (test.start(1), test.start(2));
-    let (first, second) = (one.next_provision().unwrap(), other.next_provision().unwrap());
-    assert_eq!((first.credentials.name.as_str(), first.entries.len()), (one.name.as_str(), test.sessions(&one)));
-    assert!(!first.entries.is_empty() && first.callers.is_empty());
-    assert!(first.key != second.key && first.credentials.key != second.credentials.key && one.name != other.name);
+    let (first, second) = (
+        one.next_provision().unwrap(),
+        other.next_provision().unwrap(),
+    );
+    assert_eq!(
+        (first.credentials.name.as_str(), first.sessions.len()),
+        (one.name.as_str(), test.sessions(&one))
+    );
+    assert!(!first.sessions.is_empty() && first.callers.is_empty());
+    assert!(
+        first.token_key != second.token_key
+            && first.credentials.key != second.credentials.key
+            && one.name != other.name
+    );
     assert_eq!(test.gateway_admits(&first), Ok(()));
 }
 
@@ -80,13 +120,25 @@ fn an_instance_and_the_gateway_get_halves_of_the_same_session() {
 fn an_ended_instance_is_revoked_and_forgotten() {
     let mut test = TestIssuer::new();
     let (mut ended, mut running) = (test.start(1), test.start(2));
-    let (of_ended, of_running) = (ended.next_provision().unwrap(), running.next_provision().unwrap());
+    let (of_ended, of_running) = (
+        ended.next_provision().unwrap(),
+        running.next_provision().unwrap(),
+    );
     test.issuer.revoke(vec![ended.name.clone()], test.now);
     let admitted = test.gateway_admits(&of_ended);
-    assert!(matches!(admitted, Err(Refusal::Revoked(_))), "{admitted:?}");
-    assert_eq!((test.gateway_admits(&of_running), test.sessions(&ended)), (Ok(()), 0));
+    assert!(
+        matches!(admitted, Err(PeerRefusal::Revoked(_))),
+        "{admitted:?}"
+    );
+    assert_eq!(
+        (test.gateway_admits(&of_running), test.sessions(&ended)),
+        (Ok(()), 0)
+    );
     test.advance(LIFETIME);
-    assert!(ended.next_provision().is_none() && running.next_provision().is_some(), "only the running one is renewed");
+    assert!(
+        ended.next_provision().is_none() && running.next_provision().is_some(),
+        "only the running one is renewed"
+    );
 }
 
 #[test]
@@ -97,11 +149,17 @@ fn certificates_are_renewed_before_they_expire_under_the_same_name() {
     for _ in 0..10 {
         test.advance(LIFETIME / 6);
         while let Some(next) = instance.next_provision() {
-            assert_eq!((&next.credentials.name, &next.key), (&last.credentials.name, &last.key));
+            assert_eq!(
+                (&next.credentials.name, &next.token_key),
+                (&last.credentials.name, &last.token_key)
+            );
             last = next;
         }
         assert_eq!(test.gateway_admits(&last), Ok(()));
-        assert!(test.sessions(&instance) > 0, "the first flight always has a session");
+        assert!(
+            test.sessions(&instance) > 0,
+            "the first flight always has a session"
+        );
     }
     assert!(last.credentials.not_after > test.now.wall);
 }
@@ -114,15 +172,20 @@ fn a_renewed_gateway_takes_over_once_every_instance_has_a_session_for_it() {
     let before = test.callers.borrow_and_update().clone();
     test.now.at = test.issuer.next_due(test.now.at).unwrap();
     for _ in 0..=instances.len() {
-        assert!(test.callers.borrow().is_same(&before));
+        assert!(test.callers.borrow().has_same_certificate(&before));
         test.issuer.renew_next(test.now);
     }
     let late = test.start(9); // starts before the switch
     while test.issuer.pending_gateway.is_some() {
         test.issuer.renew_next(test.now);
     }
-    assert!(!test.callers.borrow().is_same(&before));
-    assert!(instances.iter().chain([&late]).all(|instance| test.sessions(instance) > 0));
+    assert!(!test.callers.borrow().has_same_certificate(&before));
+    assert!(
+        instances
+            .iter()
+            .chain([&late])
+            .all(|instance| test.sessions(instance) > 0)
+    );
 }
 
 #[test]
@@ -133,20 +196,35 @@ fn an_instance_learns_its_callers_their_revocations_and_its_session_entries() {
     let caller: FunctionId = "caller".parse().unwrap();
     let callers = BTreeMap::from([("echo".parse().unwrap(), vec![caller.clone()])]);
     test.issuer.set_callers(callers.clone(), test.now);
-    assert_eq!(echo.next_provision().unwrap().callers, std::slice::from_ref(&caller));
+    assert_eq!(
+        echo.next_provision().unwrap().callers,
+        std::slice::from_ref(&caller)
+    );
     test.issuer.set_callers(callers, test.now);
     assert_eq!(echo.next_provision(), None, "nothing has changed");
     let identity = test.issuer.issue(caller, InstanceId(2), test.now).unwrap();
-    test.issuer.revoke(vec![identity.name.to_string()], test.now);
-    assert_eq!(echo.next_provision().unwrap().revoked, [identity.name.to_string()]);
+    test.issuer
+        .revoke(vec![identity.name.to_string()], test.now);
+    assert_eq!(
+        echo.next_provision().unwrap().revoked,
+        [identity.name.to_string()]
+    );
     assert!(test.issuer.worker_setup(&identity.name, test.now).is_none());
     assert!(test.issuer.worker_setup(&echo.name, test.now).is_some());
-    let entries = vec![Entry { ticket: vec![1], session: vec![2] }];
-    test.issuer.deliver_entries(&echo.name, entries.clone(), test.now);
-    assert_eq!(echo.next_provision().unwrap().entries, entries);
+    let entries = vec![SessionEntry {
+        ticket: vec![1],
+        session: vec![2],
+    }];
+    test.issuer
+        .deliver_entries(&echo.name, entries.clone(), test.now);
+    assert_eq!(echo.next_provision().unwrap().sessions, entries);
     test.issuer.set_callers(BTreeMap::new(), test.now);
     let provision = echo.next_provision().unwrap();
-    assert_eq!((provision.callers, provision.revoked), (Vec::new(), Vec::new()), "without callers no name is revoked");
+    assert_eq!(
+        (provision.callers, provision.revoked),
+        (Vec::new(), Vec::new()),
+        "without callers no name is revoked"
+    );
 }
 
 #[test]
@@ -155,10 +233,15 @@ fn an_instance_that_does_not_read_gets_the_current_state_later() {
     let mut echo = test.start(1);
     for number in 0..2 * MAX_QUEUED_FRAMES {
         let caller = format!("caller{number}").parse().unwrap();
-        test.issuer.set_callers(BTreeMap::from([("echo".parse().unwrap(), vec![caller])]), test.now);
+        test.issuer.set_callers(
+            BTreeMap::from([("echo".parse().unwrap(), vec![caller])]),
+            test.now,
+        );
     }
     while echo.next_provision().is_some() {}
     test.advance(RETRY_INTERVAL);
-    let last = format!("caller{}", 2 * MAX_QUEUED_FRAMES - 1).parse().unwrap();
+    let last = format!("caller{}", 2 * MAX_QUEUED_FRAMES - 1)
+        .parse()
+        .unwrap();
     assert_eq!(echo.next_provision().unwrap().callers, [last]);
 }

@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader};
 
 use http::{Method, StatusCode};
 use nearpath_types::status::rfc3339;
-use nearpath_types::{FunctionId, FunctionSpec, FunctionStatus, LogQuery, Namespace, StatusQuery, StatusReport};
+use nearpath_types::{
+    FunctionId, FunctionSpec, FunctionStatus, LogQuery, Namespace, StatusQuery, StatusReport,
+};
 use serde::{Deserialize, Serialize};
 
 use super::client::{ApiClient, CALL_TIMEOUT};
@@ -43,7 +45,7 @@ struct ScaleRequest<'a> {
     replicas: u64,
 }
 
-/// OpenFaaS's `Secret`, as it is listed.
+/// OpenFaaS's `SecretValue`, as it is listed.
 #[derive(Deserialize)]
 struct ListedSecret {
     name: String,
@@ -51,15 +53,23 @@ struct ListedSecret {
 
 impl ApiClient {
     /// Lists the functions of a namespace.
-    pub(crate) fn functions(&self, namespace: Option<&Namespace>) -> Result<Vec<FunctionStatus>, CommandError> {
-        let query = namespace.map(|namespace| format!("?namespace={namespace}")).unwrap_or_default();
+    pub(crate) fn functions(
+        &self,
+        namespace: Option<&Namespace>,
+    ) -> Result<Vec<FunctionStatus>, CommandError> {
+        let query = namespace
+            .map(|namespace| format!("?namespace={namespace}"))
+            .unwrap_or_default();
         let path = format!("/system/functions{query}");
         self.read_json(self.call("cannot list functions", Method::GET, &path, NO_BODY)?)
     }
 
     /// Fetches the status of one function.
     pub(crate) fn function(&self, id: &FunctionId) -> Result<FunctionStatus, CommandError> {
-        let path = format!("/system/function/{}?namespace={}&usage=1", id.name, id.namespace);
+        let path = format!(
+            "/system/function/{}?namespace={}&usage=1",
+            id.name, id.namespace
+        );
         let response = self.exchange(Method::GET, &path, NO_BODY, Some(CALL_TIMEOUT))?;
         match response.status() {
             StatusCode::NOT_FOUND => Err(no_function(id)),
@@ -73,38 +83,81 @@ impl ApiClient {
         let what = format!("cannot deploy {}", spec.service);
         match self.call(&what, Method::PUT, FUNCTIONS_PATH, Some(spec)) {
             Ok(_) => Ok(DeployOutcome::Updated),
-            Err(error) if error.exit == ExitStatus::NotFound => {
-                self.call(&what, Method::POST, FUNCTIONS_PATH, Some(spec)).map(|_| DeployOutcome::Created)
-            }
+            Err(error) if error.exit == ExitStatus::NotFound => self
+                .call(&what, Method::POST, FUNCTIONS_PATH, Some(spec))
+                .map(|_| DeployOutcome::Created),
             Err(error) => Err(error),
         }
     }
 
     /// Removes a function.
     pub(crate) fn remove(&self, id: &FunctionId) -> Result<(), CommandError> {
-        let body = DeleteRequest { function_name: id.name.as_str(), namespace: id.namespace.as_str() };
-        let response = self.call(&format!("cannot remove {id}"), Method::DELETE, FUNCTIONS_PATH, Some(&body));
-        response.map(drop).map_err(|error| explain_missing(error, id))
+        let body = DeleteRequest {
+            function_name: id.name.as_str(),
+            namespace: id.namespace.as_str(),
+        };
+        let response = self.call(
+            &format!("cannot remove {id}"),
+            Method::DELETE,
+            FUNCTIONS_PATH,
+            Some(&body),
+        );
+        response
+            .map(drop)
+            .map_err(|error| explain_missing(error, id))
     }
 
     /// Sets the number of replicas.
     pub(crate) fn scale(&self, id: &FunctionId, replicas: u64) -> Result<(), CommandError> {
-        let body = ScaleRequest { service_name: id.name.as_str(), namespace: id.namespace.as_str(), replicas };
-        let path = format!("/system/scale-function/{}?namespace={}", id.name, id.namespace);
-        let response = self.call(&format!("cannot scale {id}"), Method::POST, &path, Some(&body));
-        response.map(drop).map_err(|error| explain_missing(error, id))
+        let body = ScaleRequest {
+            service_name: id.name.as_str(),
+            namespace: id.namespace.as_str(),
+            replicas,
+        };
+        let path = format!(
+            "/system/scale-function/{}?namespace={}",
+            id.name, id.namespace
+        );
+        let response = self.call(
+            &format!("cannot scale {id}"),
+            Method::POST,
+            &path,
+            Some(&body),
+        );
+        response
+            .map(drop)
+            .map_err(|error| explain_missing(error, id))
     }
 
     /// Streams lines of a function's log, each as JSON.
     pub(crate) fn logs(&self, query: &LogQuery) -> Result<impl BufRead + use<>, CommandError> {
         let id = &query.function;
-        let mut path = format!("/system/logs?name={}&namespace={}&follow={}", id.name, id.namespace, query.follow);
-        path += &query.tail.map(|tail| format!("&tail={tail}")).unwrap_or_default();
-        path += &query.since.map(|since| format!("&since={}", rfc3339::format(since))).unwrap_or_default();
-        path += &query.instance.as_deref().map(|id| format!("&instance={}", percent_encode(id))).unwrap_or_default();
+        let mut path = format!(
+            "/system/logs?name={}&namespace={}&follow={}",
+            id.name, id.namespace, query.follow
+        );
+        path += &query
+            .tail
+            .map(|tail| format!("&tail={tail}"))
+            .unwrap_or_default();
+        path += &query
+            .since
+            .map(|since| format!("&since={}", rfc3339::format_time(since)))
+            .unwrap_or_default();
+        path += &query
+            .instance
+            .as_deref()
+            .map(|id| format!("&instance={}", percent_encode(id)))
+            .unwrap_or_default();
         let stream = self.stream(&format!("cannot read the log of {id}"), &path);
         let response = stream.map_err(|error| explain_missing(error, id))?;
-        Ok(BufReader::new(response.into_body().into_with_config().limit(u64::MAX).reader()))
+        Ok(BufReader::new(
+            response
+                .into_body()
+                .into_with_config()
+                .limit(u64::MAX)
+                .reader(),
+        ))
     }
 
     /// Lists the names of a namespace's secrets.
@@ -116,7 +169,11 @@ impl ApiClient {
     }
 
     /// Fetches the node's reply to a status query, for one namespace.
-    pub(crate) fn status(&self, query: StatusQuery, namespace: &Namespace) -> Result<StatusReport, CommandError> {
+    pub(crate) fn status(
+        &self,
+        query: StatusQuery,
+        namespace: &Namespace,
+    ) -> Result<StatusReport, CommandError> {
         let name = query.name();
         let path = format!("/system/{name}?namespace={namespace}");
         let response = self.call(&format!("cannot show {name}"), Method::GET, &path, NO_BODY)?;
@@ -126,7 +183,12 @@ impl ApiClient {
 
     /// Fetches the gateway's name and version.
     pub(crate) fn info(&self) -> Result<GatewayInfo, CommandError> {
-        self.read_json(self.call("cannot ask for the version", Method::GET, "/system/info", NO_BODY)?)
+        self.read_json(self.call(
+            "cannot ask for the version",
+            Method::GET,
+            "/system/info",
+            NO_BODY,
+        )?)
     }
 }
 
@@ -134,11 +196,18 @@ const FUNCTIONS_PATH: &str = "/system/functions";
 const NO_BODY: Option<&()> = None;
 
 fn no_function(id: &FunctionId) -> CommandError {
-    CommandError::new(ExitStatus::NotFound, format!("there is no function {id}; `nearpath ls` lists functions"))
+    CommandError::new(
+        ExitStatus::NotFound,
+        format!("there is no function {id}; `nearpath ls` lists functions"),
+    )
 }
 
 fn explain_missing(error: CommandError, id: &FunctionId) -> CommandError {
-    if error.exit == ExitStatus::NotFound { no_function(id) } else { error }
+    if error.exit == ExitStatus::NotFound {
+        no_function(id)
+    } else {
+        error
+    }
 }
 
 /// Percent-encodes for a query or path segment; RFC 3986's unreserved characters stay.
@@ -146,7 +215,9 @@ pub(crate) fn percent_encode(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(byte))
+            }
             _ => out += &format!("%{byte:02X}"),
         }
     }

@@ -31,7 +31,11 @@ pub(crate) struct ApiClient {
 impl ApiClient {
     /// Creates a client; connects on first use.
     pub(crate) fn new(target: GatewayTarget) -> Self {
-        let proxy = if target.is_local { None } else { Proxy::try_from_env() };
+        let proxy = if target.is_local {
+            None
+        } else {
+            Proxy::try_from_env()
+        };
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // A redirect could lead the administrator's password elsewhere.
@@ -40,7 +44,10 @@ impl ApiClient {
             .user_agent(concat!("nearpath/", env!("CARGO_PKG_VERSION")))
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .allow_non_standard_methods(true);
-        Self { agent: config.build().new_agent(), target }
+        Self {
+            agent: config.build().new_agent(),
+            target,
+        }
     }
 
     /// The gateway's base URL.
@@ -50,7 +57,10 @@ impl ApiClient {
 
     /// The user name that is sent, if any.
     pub(crate) fn user(&self) -> Option<&str> {
-        self.target.credentials.as_ref().map(|(user, _)| user.as_str())
+        self.target
+            .credentials
+            .as_ref()
+            .map(|(user, _)| user.as_str())
     }
 
     /// Sends a request without the administrator's credentials, for calls of functions.
@@ -62,8 +72,14 @@ impl ApiClient {
         request: Request<impl AsSendBody>,
         timeout: Option<Duration>,
     ) -> Result<Response<Body>, CommandError> {
-        let request = self.agent.configure_request(request).timeout_global(timeout).build();
-        self.agent.run(request).map_err(|error| self.transport_error(&error, timeout))
+        let request = self
+            .agent
+            .configure_request(request)
+            .timeout_global(timeout)
+            .build();
+        self.agent
+            .run(request)
+            .map_err(|error| self.transport_error(&error, timeout))
     }
 
     /// Makes an administrative call. An error status becomes an error whose text begins with `what`.
@@ -82,7 +98,11 @@ impl ApiClient {
         self.check_status(what, self.exchange(Method::GET, path, None::<&()>, None)?)
     }
 
-    fn check_status(&self, what: &str, response: Response<Body>) -> Result<Response<Body>, CommandError> {
+    fn check_status(
+        &self,
+        what: &str,
+        response: Response<Body>,
+    ) -> Result<Response<Body>, CommandError> {
         match response.status().is_success() {
             true => Ok(response),
             false => Err(self.error_of(what, response)),
@@ -97,13 +117,16 @@ impl ApiClient {
         body: Option<&impl Serialize>,
         timeout: Option<Duration>,
     ) -> Result<Response<Body>, CommandError> {
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.target.base));
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.target.base));
         if let Some((user, password)) = &self.target.credentials {
             let token = STANDARD.encode(format!("{user}:{password}"));
             request = request.header(header::AUTHORIZATION, format!("Basic {token}"));
         }
-        let invalid =
-            |error: http::Error| CommandError::new(ExitStatus::Usage, format!("not a valid request: {error}"));
+        let invalid = |error: http::Error| {
+            CommandError::new(ExitStatus::Usage, format!("not a valid request: {error}"))
+        };
         match body {
             None => self.send(request.body(()).map_err(invalid)?, timeout),
             Some(body) => {
@@ -115,14 +138,24 @@ impl ApiClient {
     }
 
     /// Reads a response as JSON.
-    pub(super) fn read_json<T: DeserializeOwned>(&self, response: Response<Body>) -> Result<T, CommandError> {
-        let reader = response.into_body().into_with_config().limit(MAX_RESPONSE_BYTES).reader();
+    pub(super) fn read_json<T: DeserializeOwned>(
+        &self,
+        response: Response<Body>,
+    ) -> Result<T, CommandError> {
+        let reader = response
+            .into_body()
+            .into_with_config()
+            .limit(MAX_RESPONSE_BYTES)
+            .reader();
         serde_json::from_reader(io::BufReader::new(reader)).map_err(|error| self.not_json(&error))
     }
 
     /// The error of a response without the API's shape: the address may belong to another server.
     pub(super) fn not_json(&self, error: &serde_json::Error) -> CommandError {
-        let text = format!("{} answered with something that is not its API's JSON: {error}", self.target.base);
+        let text = format!(
+            "{} answered with something that is not its API's JSON: {error}",
+            self.target.base
+        );
         CommandError::new(ExitStatus::Failed, text)
     }
 
@@ -135,8 +168,16 @@ impl ApiClient {
             _ => ExitStatus::Failed,
         };
         let detail = error_text(response);
-        let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
-        let mut text = format!("{what}: {} answered {}{detail}", self.target.base, status.as_u16());
+        let detail = if detail.is_empty() {
+            String::new()
+        } else {
+            format!(": {detail}")
+        };
+        let mut text = format!(
+            "{what}: {} answered {}{detail}",
+            self.target.base,
+            status.as_u16()
+        );
         if exit == ExitStatus::Unauthorised {
             text += &format!(" ({})", self.target.credential_origin);
         }
@@ -147,22 +188,47 @@ impl ApiClient {
         let base = &self.target.base;
         let remedy = "start one with `nearpath up`, or name another with --gateway";
         match error {
-            ureq::Error::Timeout(Timeout::Global | Timeout::PerCall | Timeout::RecvResponse | Timeout::RecvBody) => {
-                let timeout = nearpath_types::duration::format(timeout.unwrap_or(CALL_TIMEOUT));
-                CommandError::new(ExitStatus::Failed, format!("{base} did not answer within {timeout}"))
+            ureq::Error::Timeout(
+                Timeout::Global | Timeout::PerCall | Timeout::RecvResponse | Timeout::RecvBody,
+            ) => {
+                let timeout =
+                    nearpath_types::duration::format_duration(timeout.unwrap_or(CALL_TIMEOUT));
+                CommandError::new(
+                    ExitStatus::Failed,
+                    format!("{base} did not answer within {timeout}"),
+                )
             }
-            ureq::Error::Http(error) => CommandError::new(ExitStatus::Usage, format!("not a valid request: {error}")),
-            ureq::Error::BadUri(error) => CommandError::new(ExitStatus::Usage, format!("not a valid address: {error}")),
+            ureq::Error::Http(error) => {
+                CommandError::new(ExitStatus::Usage, format!("not a valid request: {error}"))
+            }
+            ureq::Error::BadUri(error) => {
+                CommandError::new(ExitStatus::Usage, format!("not a valid address: {error}"))
+            }
             ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                CommandError::new(ExitStatus::Unreachable, format!("no gateway at {base}: {remedy}"))
+                CommandError::new(
+                    ExitStatus::Unreachable,
+                    format!("no gateway at {base}: {remedy}"),
+                )
             }
-            error => CommandError::new(ExitStatus::Unreachable, format!("no answer from {base}: {error}; {remedy}")),
+            error => CommandError::new(
+                ExitStatus::Unreachable,
+                format!("no answer from {base}: {error}; {remedy}"),
+            ),
         }
     }
 }
 
 /// The text of an error response, as one line. Control characters are removed: they could steer a terminal.
 pub(crate) fn error_text(response: Response<Body>) -> String {
-    let body = response.into_body().into_with_config().limit(MAX_ERROR_BYTES).lossy_utf8(true).read_to_string();
-    body.unwrap_or_default().replace(char::is_control, " ").split_whitespace().collect::<Vec<_>>().join(" ")
+    let body = response
+        .into_body()
+        .into_with_config()
+        .limit(MAX_ERROR_BYTES)
+        .lossy_utf8(true)
+        .read_to_string();
+    body.unwrap_or_default()
+        .replace(char::is_control, " ")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
 }

@@ -28,35 +28,65 @@ pub(crate) struct GatewayTarget {
 
 impl GatewayTarget {
     /// Chooses among `--gateway`, `$OPENFAAS_URL`, the stack file's `provider.gateway` and the default, in this order.
-    pub(crate) fn from_args(args: &GatewayArgs, stack_gateway: Option<&str>) -> Result<Self, CommandError> {
-        let from_env = std::env::var("OPENFAAS_URL").ok().filter(|url| !url.trim().is_empty());
+    pub(crate) fn from_args(
+        args: &GatewayArgs,
+        stack_gateway: Option<&str>,
+    ) -> Result<Self, CommandError> {
+        let from_env = std::env::var("OPENFAAS_URL")
+            .ok()
+            .filter(|url| !url.trim().is_empty());
         let typed = args.gateway.clone().or(from_env);
-        let base = typed.or_else(|| stack_gateway.map(str::to_owned)).unwrap_or_else(|| DEFAULT_GATEWAY.to_owned());
+        let base = typed
+            .or_else(|| stack_gateway.map(str::to_owned))
+            .unwrap_or_else(|| DEFAULT_GATEWAY.to_owned());
         let (base, is_local) = check_url(&base)?;
         let (credentials, credential_origin) = find_credentials(args, is_local)?;
-        Ok(Self { base, is_local, credentials, credential_origin })
+        Ok(Self {
+            base,
+            is_local,
+            credentials,
+            credential_origin,
+        })
     }
 }
 
 fn check_url(url: &str) -> Result<(String, bool), CommandError> {
     let base = url.trim().trim_end_matches('/').to_owned();
-    let fail = |why: &str| Err(CommandError::new(ExitStatus::Usage, format!("invalid gateway address {url:?}: {why}")));
-    let Ok(uri) = base.parse::<Uri>() else { return fail("expected http://HOST:PORT") };
+    let fail = |why: &str| {
+        Err(CommandError::new(
+            ExitStatus::Usage,
+            format!("invalid gateway address {url:?}: {why}"),
+        ))
+    };
+    let Ok(uri) = base.parse::<Uri>() else {
+        return fail("expected http://HOST:PORT");
+    };
     match uri.scheme_str() {
         Some("http") => {}
         Some("https") => {
-            return fail("this version supports http only; use a tunnel such as `ssh -L` for a remote gateway");
+            return fail(
+                "this version supports http only; use a tunnel such as `ssh -L` for a remote gateway",
+            );
         }
         _ => return fail("expected http://HOST:PORT"),
     }
-    if uri.query().is_some() || uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        return fail("expected http://HOST:PORT; pass credentials with --username and --password-file");
+    if uri.query().is_some()
+        || uri
+            .authority()
+            .is_some_and(|authority| authority.as_str().contains('@'))
+    {
+        return fail(
+            "expected http://HOST:PORT; pass credentials with --username and --password-file",
+        );
     }
     Ok((base, uri.host().is_some_and(is_loopback_host)))
 }
 
 fn is_loopback_host(host: &str) -> bool {
-    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let ip = host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<IpAddr>();
     host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
@@ -67,17 +97,34 @@ type FoundCredentials = (Option<(String, String)>, String);
 fn find_credentials(args: &GatewayArgs, is_local: bool) -> Result<FoundCredentials, CommandError> {
     let user = || args.username.clone().unwrap_or_else(|| "admin".to_owned());
     if let Some(file) = &args.password_file {
-        let fail = |error| CommandError::new(ExitStatus::Failed, format!("password file {}: {error}", file.display()));
+        let fail = |error| {
+            CommandError::new(
+                ExitStatus::Failed,
+                format!("password file {}: {error}", file.display()),
+            )
+        };
         let password = read_first_line(file).map_err(fail)?;
-        return Ok((Some((user(), password)), format!("the password in {}", file.display())));
+        return Ok((
+            Some((user(), password)),
+            format!("the password in {}", file.display()),
+        ));
     }
-    if let Some(password) = std::env::var("NEARPATH_PASSWORD").ok().filter(|password| !password.is_empty()) {
+    if let Some(password) = std::env::var("NEARPATH_PASSWORD")
+        .ok()
+        .filter(|password| !password.is_empty())
+    {
         return Ok((Some((user(), password)), "$NEARPATH_PASSWORD".to_owned()));
     }
     // The local password is never sent to another machine.
     match is_local {
-        true => Ok(generated_credentials(&default_data_dir(), args.username.clone())),
-        false => Ok((None, "no password: use --password-file or NEARPATH_PASSWORD".to_owned())),
+        true => Ok(generated_credentials(
+            &default_data_dir(),
+            args.username.clone(),
+        )),
+        false => Ok((
+            None,
+            "no password: use --password-file or NEARPATH_PASSWORD".to_owned(),
+        )),
     }
 }
 
@@ -87,12 +134,17 @@ fn generated_credentials(data_dir: &Path, username: Option<String>) -> FoundCred
         Ok(password) => {
             let user = username.or_else(|| read_first_line(&data_dir.join("basic-auth-user")).ok());
             let user = user.unwrap_or_else(|| "admin".to_owned());
-            (Some((user, password)), format!("the password in {}", file.display()))
+            (
+                Some((user, password)),
+                format!("the password in {}", file.display()),
+            )
         }
         Err(error) => {
-            let advice =
-                "use --password-file or NEARPATH_PASSWORD, or set NEARPATH_DATA_DIR to the gateway's data directory";
-            (None, format!("no password: {}: {error}; {advice}", file.display()))
+            let advice = "use --password-file or NEARPATH_PASSWORD, or set NEARPATH_DATA_DIR to the gateway's data directory";
+            (
+                None,
+                format!("no password: {}: {error}; {advice}", file.display()),
+            )
         }
     }
 }
@@ -108,11 +160,25 @@ mod tests {
 
     #[test]
     fn addresses_are_checked() {
-        assert_eq!(check_url("http://127.0.0.1:8080/").unwrap(), ("http://127.0.0.1:8080".to_owned(), true));
+        assert_eq!(
+            check_url("http://127.0.0.1:8080/").unwrap(),
+            ("http://127.0.0.1:8080".to_owned(), true)
+        );
         assert_eq!(check_url("http://[::1]:80").map(|c| c.1), Ok(true));
         assert_eq!(check_url("http://localhost").map(|c| c.1), Ok(true));
-        assert_eq!(check_url("http://gw.example/base/").unwrap(), ("http://gw.example/base".to_owned(), false));
-        for bad in ["", "gw:8080", "ftp://x", "https://x", "http://u:p@x", "http://x?y=1", "http://"] {
+        assert_eq!(
+            check_url("http://gw.example/base/").unwrap(),
+            ("http://gw.example/base".to_owned(), false)
+        );
+        for bad in [
+            "",
+            "gw:8080",
+            "ftp://x",
+            "https://x",
+            "http://u:p@x",
+            "http://x?y=1",
+            "http://",
+        ] {
             assert_eq!(check_url(bad).unwrap_err().exit, ExitStatus::Usage, "{bad}");
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use nearpath_stack::{Stack, ThisMachine};
+use nearpath_stack::{HostContext, StackSpec};
 use nearpath_types::{FunctionId, FunctionSpec, duration};
 use serde::Serialize;
 
@@ -30,7 +30,12 @@ pub struct DeployArgs {
     #[arg(long, value_name = "GLOB", conflicts_with = "name")]
     pub filter: Option<String>,
     /// Image of NAME
-    #[arg(long, value_name = "REFERENCE", requires = "name", conflicts_with = "handler")]
+    #[arg(
+        long,
+        value_name = "REFERENCE",
+        requires = "name",
+        conflicts_with = "handler"
+    )]
     pub image: Option<String>,
     /// Folder of NAME on this machine
     #[arg(long, value_name = "DIR", requires = "name")]
@@ -69,7 +74,7 @@ pub struct WaitArgs {
     #[arg(long)]
     pub wait: bool,
     /// Longest wait
-    #[arg(long, default_value = "60s", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, default_value = "60s", value_parser = duration::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
@@ -93,7 +98,10 @@ struct DeployRow {
 
 pub(super) fn run(args: &DeployArgs) -> CommandResult {
     let stack = load_stack(args)?;
-    let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, stack.gateway.as_deref())?);
+    let client = ApiClient::new(GatewayTarget::from_args(
+        &args.gateway,
+        stack.gateway.as_deref(),
+    )?);
     let mut specs = filter_specs(stack.functions, args.filter.as_deref())?;
     specs.iter_mut().for_each(|spec| apply_options(spec, args));
     let (mut rows, mut exits, mut items) = (Vec::new(), Vec::new(), Vec::new());
@@ -101,11 +109,16 @@ pub(super) fn run(args: &DeployArgs) -> CommandResult {
         let sent = client.deploy(spec);
         if let Err(error) = &sent {
             // These would fail for every other function, too.
-            if matches!(error.exit, ExitStatus::Unreachable | ExitStatus::Unauthorised) {
+            if matches!(
+                error.exit,
+                ExitStatus::Unreachable | ExitStatus::Unauthorised
+            ) {
                 return Err(error.clone());
             }
             eprintln!("nearpath: {error}");
-            secrets::advice(&client, spec).iter().for_each(|line| eprintln!("nearpath: {line}"));
+            secrets::advice(&client, spec)
+                .iter()
+                .for_each(|line| eprintln!("nearpath: {line}"));
             exits.push(error.exit);
         } else {
             items.push(WaitItem::new(spec.id()));
@@ -114,7 +127,11 @@ pub(super) fn run(args: &DeployArgs) -> CommandResult {
     }
     if !args.wait.no_wait {
         progress::wait(&client, &mut items, args.wait.timeout, args.json)?;
-        exits.extend(items.iter().map(|item| progress::report_outcome(item, args.wait.timeout)));
+        exits.extend(
+            items
+                .iter()
+                .map(|item| progress::report_outcome(item, args.wait.timeout)),
+        );
         items.iter().for_each(|item| update_row(&mut rows, item));
     }
     print_rows(&rows, args.json)?;
@@ -122,10 +139,13 @@ pub(super) fn run(args: &DeployArgs) -> CommandResult {
 }
 
 /// Reads the stack file, or makes a stack of the one function in the options.
-fn load_stack(args: &DeployArgs) -> Result<Stack, CommandError> {
+fn load_stack(args: &DeployArgs) -> Result<StackSpec, CommandError> {
     match &args.name {
-        Some(name) => Ok(Stack { gateway: None, functions: vec![spec_from_options(name, args)?] }),
-        None => stack_file::read(&stack_file::find(args.file.as_deref())?, &ThisMachine),
+        Some(name) => Ok(StackSpec {
+            gateway: None,
+            functions: vec![spec_from_options(name, args)?],
+        }),
+        None => stack_file::read(&stack_file::find(args.file.as_deref())?, &HostContext),
     }
 }
 
@@ -137,9 +157,14 @@ fn spec_from_options(name: &FunctionId, args: &DeployArgs) -> Result<FunctionSpe
     spec.image = match (&args.image, &args.handler) {
         (Some(image), _) => image.clone(),
         (None, Some(folder)) => {
-            let path =
-                folder.canonicalize().map_err(|error| usage(format!("--handler {}: {error}", folder.display())))?;
-            format!("file://{}", path.to_str().ok_or_else(|| usage("--handler: the path is not UTF-8".to_owned()))?)
+            let path = folder
+                .canonicalize()
+                .map_err(|error| usage(format!("--handler {}: {error}", folder.display())))?;
+            format!(
+                "file://{}",
+                path.to_str()
+                    .ok_or_else(|| usage("--handler: the path is not UTF-8".to_owned()))?
+            )
         }
         (None, None) => {
             return Err(usage(format!(
@@ -151,27 +176,40 @@ fn spec_from_options(name: &FunctionId, args: &DeployArgs) -> Result<FunctionSpe
     Ok(spec)
 }
 
-fn filter_specs(specs: Vec<FunctionSpec>, filter: Option<&str>) -> Result<Vec<FunctionSpec>, CommandError> {
+fn filter_specs(
+    specs: Vec<FunctionSpec>,
+    filter: Option<&str>,
+) -> Result<Vec<FunctionSpec>, CommandError> {
     let Some(glob) = filter else { return Ok(specs) };
-    let kept: Vec<_> = specs.into_iter().filter(|spec| matches_glob(glob, spec.service.as_str())).collect();
+    let kept: Vec<_> = specs
+        .into_iter()
+        .filter(|spec| matches_glob(glob, spec.service.as_str()))
+        .collect();
     match kept.is_empty() {
-        true => {
-            Err(CommandError::new(ExitStatus::NotFound, format!("no function of the file matches --filter {glob:?}")))
-        }
+        true => Err(CommandError::new(
+            ExitStatus::NotFound,
+            format!("no function of the file matches --filter {glob:?}"),
+        )),
         false => Ok(kept),
     }
 }
 
 /// Returns whether `glob`, in which `*` matches anything, matches the whole text.
 fn matches_glob(glob: &str, text: &str) -> bool {
-    let Some((head, tail)) = glob.split_once('*') else { return glob == text };
-    let Some(mut rest) = text.strip_prefix(head) else { return false };
+    let Some((head, tail)) = glob.split_once('*') else {
+        return glob == text;
+    };
+    let Some(mut rest) = text.strip_prefix(head) else {
+        return false;
+    };
     let mut parts = tail.split('*').peekable();
     while let Some(part) = parts.next() {
         if parts.peek().is_none() {
             return rest.ends_with(part);
         }
-        let Some(found) = rest.find(part) else { return false };
+        let Some(found) = rest.find(part) else {
+            return false;
+        };
         rest = &rest[found + part.len()..];
     }
     true
@@ -182,16 +220,30 @@ fn apply_options(spec: &mut FunctionSpec, args: &DeployArgs) {
     spec.env_vars.extend(args.env.iter().cloned());
     spec.labels.extend(args.label.iter().cloned());
     spec.annotations.extend(args.annotation.iter().cloned());
-    let new: Vec<_> = args.secret.iter().filter(|secret| !spec.secrets.contains(secret)).cloned().collect();
+    let new: Vec<_> = args
+        .secret
+        .iter()
+        .filter(|secret| !spec.secrets.contains(secret))
+        .cloned()
+        .collect();
     spec.secrets.extend(new);
 }
 
-fn new_row(client: &ApiClient, spec: &FunctionSpec, sent: Result<DeployOutcome, CommandError>) -> DeployRow {
+fn new_row(
+    client: &ApiClient,
+    spec: &FunctionSpec,
+    sent: Result<DeployOutcome, CommandError>,
+) -> DeployRow {
     let (outcome, error) = match sent {
         Ok(outcome) => (Some(outcome), None),
         Err(error) => (None, Some(error.text)),
     };
-    let state = if outcome.is_some() { "accepted" } else { "refused" }.to_owned();
+    let state = if outcome.is_some() {
+        "accepted"
+    } else {
+        "refused"
+    }
+    .to_owned();
     let url = super::invoke::function_url(client, &spec.id());
     DeployRow {
         name: spec.service.to_string(),
@@ -205,15 +257,25 @@ fn new_row(client: &ApiClient, spec: &FunctionSpec, sent: Result<DeployOutcome, 
 }
 
 fn update_row(rows: &mut [DeployRow], item: &WaitItem) {
-    let is_same =
-        |row: &&mut DeployRow| row.name == item.id.name.as_str() && row.namespace == item.id.namespace.as_str();
-    let Some(row) = rows.iter_mut().find(is_same) else { return };
+    let is_same = |row: &&mut DeployRow| {
+        row.name == item.id.name.as_str() && row.namespace == item.id.namespace.as_str()
+    };
+    let Some(row) = rows.iter_mut().find(is_same) else {
+        return;
+    };
     row.ready = item.phase.as_ref().is_some_and(ReadyPhase::is_settled);
     if let WaitOutcome::Failed(why) = &item.outcome {
         row.error = Some(why.clone());
     }
     // The reason of trouble is too long for a column; it is printed on standard error.
-    let state = |phase: &ReadyPhase| phase.to_text().split(": ").next().unwrap_or_default().to_owned();
+    let state = |phase: &ReadyPhase| {
+        phase
+            .to_text()
+            .split(": ")
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
     row.state = item.phase.as_ref().map(state).unwrap_or_default();
 }
 
@@ -228,7 +290,12 @@ fn print_rows(rows: &[DeployRow], json: bool) -> Result<(), CommandError> {
             Some(DeployOutcome::Updated) => "updated",
             None => "no",
         };
-        table.add_row([row.name.clone(), outcome.to_owned(), row.state.clone(), row.url.clone()]);
+        table.add_row([
+            row.name.clone(),
+            outcome.to_owned(),
+            row.state.clone(),
+            row.url.clone(),
+        ]);
     }
     output::print(&table.render())
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::io::stdout;
 
 use clap::Args;
-use nearpath_types::{FunctionId, FunctionStatus, Resources, policy};
+use nearpath_types::{FunctionId, FunctionStatus, InstanceResources, policy};
 
 use super::readiness::ReadyPhase;
 use crate::api::{ApiClient, GatewayTarget};
@@ -34,7 +34,11 @@ pub(super) fn run(args: &DescribeArgs) -> CommandResult {
         return Ok(ExitStatus::Ok);
     }
     let url = super::invoke::function_url(&client, &args.name);
-    output::print(&format_page(&status, &url, TextStyle::for_stream(&stdout())))?;
+    output::print(&format_page(
+        &status,
+        &url,
+        TextStyle::for_stream(&stdout()),
+    ))?;
     Ok(ExitStatus::Ok)
 }
 
@@ -50,13 +54,23 @@ fn format_page(status: &FunctionStatus, url: &str, style: TextStyle) -> String {
     page.add_line("Command", &spec.env_process);
     page.add_line("Created", &status.created_at);
     page.add_line("Invocations", &format!("{:.0}", status.invocation_count));
-    page.add_line("Calls", spec.annotations.get(policy::CALLS).map(String::as_str).unwrap_or_default());
+    page.add_line(
+        "Calls",
+        spec.annotations
+            .get(policy::CALLS)
+            .map(String::as_str)
+            .unwrap_or_default(),
+    );
     page.add_line("Limits", &format_resources(spec.limits.as_ref()));
     page.add_line("Requests", &format_resources(spec.requests.as_ref()));
     if let Some(usage) = &status.usage {
         page.add_line(
             "Usage",
-            &format!("cpu {:.0}m, memory {:.1} MiB", usage.cpu, usage.total_memory_bytes / 1_048_576.0),
+            &format!(
+                "cpu {:.0}m, memory {:.1} MiB",
+                usage.cpu,
+                usage.total_memory_bytes / 1_048_576.0
+            ),
         );
     }
     page.add_line("Secrets", &spec.secrets.join(", "));
@@ -80,18 +94,31 @@ impl KeyValuePage {
 
     fn add_map(&mut self, key: &str, map: &BTreeMap<String, String>) {
         for (index, (name, value)) in map.iter().enumerate() {
-            let head = if index == 0 { format!("{key}:") } else { String::new() };
+            let head = if index == 0 {
+                format!("{key}:")
+            } else {
+                String::new()
+            };
             let _ = writeln!(self.0, "{head:<13}{name}={value}"); // a String takes every write
         }
     }
 }
 
-fn format_resources(resources: Option<&Resources>) -> String {
-    let Some(resources) = resources else { return String::new() };
-    let memory = resources.memory.as_ref().map(|memory| format!("memory {memory}"));
+fn format_resources(resources: Option<&InstanceResources>) -> String {
+    let Some(resources) = resources else {
+        return String::new();
+    };
+    let memory = resources
+        .memory
+        .as_ref()
+        .map(|memory| format!("memory {memory}"));
     let cpu = resources.cpu.as_ref().map(|cpu| format!("cpu {cpu}"));
     let pids = resources.pids.map(|pids| format!("pids {pids}"));
-    [memory, cpu, pids].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    [memory, cpu, pids]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn instance_table(status: &FunctionStatus) -> String {
@@ -101,10 +128,25 @@ fn instance_table(status: &FunctionStatus) -> String {
     let mut table = TextTable::new(&["INSTANCE", "STATE", "REVISION", "PID", "ADDRESS", "START"]);
     for instance in &status.instances {
         let total: f64 = instance.start_ms.values().sum();
-        let phases: Vec<_> = instance.start_ms.iter().map(|(name, ms)| format!("{name} {ms:.1}")).collect();
-        let start = if phases.is_empty() { String::new() } else { format!("{total:.1} ms ({})", phases.join(", ")) };
+        let phases: Vec<_> = instance
+            .start_ms
+            .iter()
+            .map(|(name, ms)| format!("{name} {ms:.1}"))
+            .collect();
+        let start = if phases.is_empty() {
+            String::new()
+        } else {
+            format!("{total:.1} ms ({})", phases.join(", "))
+        };
         let (revision, pid) = (instance.revision.to_string(), instance.pid.to_string());
-        table.add_row([instance.id.clone(), instance.state.clone(), revision, pid, instance.addr.clone(), start]);
+        table.add_row([
+            instance.id.clone(),
+            instance.state.clone(),
+            revision,
+            pid,
+            instance.addr.clone(),
+            start,
+        ]);
     }
     format!("\n{}", table.render())
 }

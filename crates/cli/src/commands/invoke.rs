@@ -39,7 +39,7 @@ pub struct InvokeArgs {
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub query: Vec<(String, String)>,
     /// Give up after this time
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse_duration)]
     pub timeout: Option<Duration>,
     /// Queue the call and return at once; comes with a later version
     #[arg(long = "async")]
@@ -54,7 +54,9 @@ pub struct InvokeArgs {
 /// Parses `NAME: VALUE`, or `NAME=VALUE` as OpenFaaS's client takes it.
 fn parse_header(text: &str) -> Result<(String, String), String> {
     match text.split_once([':', '=']) {
-        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        Some((key, value)) if !key.trim().is_empty() => {
+            Ok((key.trim().to_owned(), value.trim().to_owned()))
+        }
         _ => Err("expected `NAME: VALUE`".to_owned()),
     }
 }
@@ -86,29 +88,49 @@ pub(super) fn function_url(client: &ApiClient, id: &FunctionId) -> String {
 
 fn request_head(client: &ApiClient, args: &InvokeArgs) -> Result<Request<()>, CommandError> {
     let usage = |text: String| CommandError::new(ExitStatus::Usage, text);
-    let method: Method =
-        args.method.parse().map_err(|_| usage(format!("--method {:?} is not an HTTP method", args.method)))?;
+    let method: Method = args
+        .method
+        .parse()
+        .map_err(|_| usage(format!("--method {:?} is not an HTTP method", args.method)))?;
     let mut uri = function_url(client, &args.name);
     if !args.path.is_empty() {
         uri = format!("{uri}/{}", args.path.trim_start_matches('/'));
     }
-    let pairs: Vec<_> =
-        args.query.iter().map(|(key, value)| format!("{}={}", percent_encode(key), percent_encode(value))).collect();
+    let pairs: Vec<_> = args
+        .query
+        .iter()
+        .map(|(key, value)| format!("{}={}", percent_encode(key), percent_encode(value)))
+        .collect();
     if !pairs.is_empty() {
-        uri += &format!("{}{}", if uri.contains('?') { '&' } else { '?' }, pairs.join("&"));
+        uri += &format!(
+            "{}{}",
+            if uri.contains('?') { '&' } else { '?' },
+            pairs.join("&")
+        );
     }
     let mut request = Request::builder().method(method).uri(&uri);
     for (name, value) in &args.header {
-        let name: HeaderName = name.parse().map_err(|_| usage(format!("--header: {name:?} is not a field name")))?;
-        let value: HeaderValue =
-            value.parse().map_err(|_| usage(format!("--header {name}: the value holds a control character")))?;
+        let name: HeaderName = name
+            .parse()
+            .map_err(|_| usage(format!("--header: {name:?} is not a field name")))?;
+        let value: HeaderValue = value.parse().map_err(|_| {
+            usage(format!(
+                "--header {name}: the value holds a control character"
+            ))
+        })?;
         request = request.header(name, value);
     }
-    if !args.header.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+    if !args
+        .header
+        .iter()
+        .any(|(name, _)| name.eq_ignore_ascii_case("content-type"))
+    {
         // OpenFaaS's client sends the same, and functions may depend on it.
         request = request.header(header::CONTENT_TYPE, "text/plain");
     }
-    request.body(()).map_err(|error| usage(format!("{uri} is not a valid address: {error}")))
+    request
+        .body(())
+        .map_err(|error| usage(format!("{uri} is not a valid address: {error}")))
 }
 
 /// Source of the request's body.
@@ -121,7 +143,8 @@ enum BodySource {
 
 impl BodySource {
     fn from_args(args: &InvokeArgs, method: &Method) -> Result<Self, CommandError> {
-        let has_no_body = [Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE].contains(method);
+        let has_no_body =
+            [Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE].contains(method);
         match args.data.as_deref() {
             None if has_no_body || io::stdin().is_terminal() => Ok(Self::Empty),
             None | Some("-") => Ok(Self::Stdin(io::stdin())),
@@ -129,7 +152,10 @@ impl BodySource {
                 None => Ok(Self::Text(data.as_bytes().to_vec())),
                 Some(path) => match File::open(path) {
                     Ok(file) => Ok(Self::File(file)),
-                    Err(error) => Err(CommandError::new(ExitStatus::Usage, format!("-d @{path}: {error}"))),
+                    Err(error) => Err(CommandError::new(
+                        ExitStatus::Usage,
+                        format!("-d @{path}: {error}"),
+                    )),
                 },
             },
         }
@@ -167,12 +193,22 @@ fn print_response(response: Response<Body>) -> CommandResult {
         .get("x-nearpath-reason")
         .map(|reason| String::from_utf8_lossy(reason.as_bytes()).into_owned());
     if let Some(reason) = reason {
-        let exit = if reason == "no_function" { ExitStatus::NotFound } else { ExitStatus::FunctionError };
-        return Err(CommandError::new(exit, platform_error(status.as_u16(), &reason, &error_text(response))));
+        let exit = if reason == "no_function" {
+            ExitStatus::NotFound
+        } else {
+            ExitStatus::FunctionError
+        };
+        return Err(CommandError::new(
+            exit,
+            platform_error(status.as_u16(), &reason, &error_text(response)),
+        ));
     }
     copy_to_stdout(response.into_body())?;
     match status.is_client_error() || status.is_server_error() {
-        true => Err(CommandError::new(ExitStatus::FunctionError, format!("the function answered {status}"))),
+        true => Err(CommandError::new(
+            ExitStatus::FunctionError,
+            format!("the function answered {status}"),
+        )),
         false => Ok(ExitStatus::Ok),
     }
 }
@@ -196,10 +232,15 @@ fn copy_to_stdout(body: Body) -> Result<(), CommandError> {
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
-                return Err(CommandError::new(ExitStatus::FunctionError, format!("the answer broke off: {error}")));
+                return Err(CommandError::new(
+                    ExitStatus::FunctionError,
+                    format!("the answer broke off: {error}"),
+                ));
             }
         };
-        out.write_all(&buffer[..read]).and_then(|()| out.flush()).map_err(|error| output::write_error(&error))?;
+        out.write_all(&buffer[..read])
+            .and_then(|()| out.flush())
+            .map_err(|error| output::write_error(&error))?;
     }
 }
 
@@ -209,7 +250,13 @@ mod tests {
 
     #[test]
     fn the_reason_is_named_once() {
-        assert_eq!(platform_error(404, "no_function", "gateway: no_function: none"), "404: gateway: no_function: none");
-        assert_eq!(platform_error(502, "connect_failed", "bad gateway"), "502 (connect_failed): bad gateway");
+        assert_eq!(
+            platform_error(404, "no_function", "gateway: none"),
+            "404: none"
+        );
+        assert_eq!(
+            platform_error(502, "connect_failed", "bad gateway"),
+            "502 (connect_failed): bad gateway"
+        );
     }
 }

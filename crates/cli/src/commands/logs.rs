@@ -25,7 +25,7 @@ pub struct LogsArgs {
     #[arg(long, value_name = "N")]
     pub tail: Option<usize>,
     /// Show only lines that are not older
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse_duration)]
     pub since: Option<Duration>,
     /// Show only lines of this instance
     #[arg(long, value_name = "ID")]
@@ -43,11 +43,20 @@ pub(super) fn run(args: &LogsArgs) -> CommandResult {
         function: args.name.clone(),
         instance: args.instance.clone(),
         tail: args.tail,
-        since: args.since.map(|ago| SystemTime::now().checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH)),
+        since: args.since.map(|ago| {
+            SystemTime::now()
+                .checked_sub(ago)
+                .unwrap_or(SystemTime::UNIX_EPOCH)
+        }),
         follow: args.follow,
     };
     for line in client.logs(&query)?.split(b'\n') {
-        let broken = |error| CommandError::new(ExitStatus::Unreachable, format!("the log broke off: {error}"));
+        let broken = |error| {
+            CommandError::new(
+                ExitStatus::Unreachable,
+                format!("the log broke off: {error}"),
+            )
+        };
         let line = line.map_err(broken)?;
         if !line.trim_ascii().is_empty() {
             output::print(&format_line(&String::from_utf8_lossy(&line), args.json))?;
@@ -59,7 +68,12 @@ pub(super) fn run(args: &LogsArgs) -> CommandResult {
 /// Formats one line; a line of unknown shape is passed on as it came.
 fn format_line(line: &str, json: bool) -> String {
     match serde_json::from_str::<LogLine>(line) {
-        Ok(line) if !json => format!("{} {} {}\n", rfc3339::format(line.timestamp), line.instance, line.text),
+        Ok(line) if !json => format!(
+            "{} {} {}\n",
+            rfc3339::format_time(line.timestamp),
+            line.instance,
+            line.text
+        ),
         _ => format!("{}\n", line.trim_end()),
     }
 }

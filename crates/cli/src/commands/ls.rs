@@ -38,10 +38,22 @@ fn function_table(functions: &[FunctionStatus]) -> TextTable {
     for function in functions {
         let ready = match (function.available_replicas, function.replicas) {
             (_, 0) => "asleep".to_owned(),
-            (ready, wanted) => format!("{ready}/{wanted}{}", if function.trouble.is_some() { " trouble" } else { "" }),
+            (ready, wanted) => format!(
+                "{ready}/{wanted}{}",
+                if function.trouble.is_some() {
+                    " trouble"
+                } else {
+                    ""
+                }
+            ),
         };
         let image = function.spec.image.clone();
-        table.add_row([function.name.clone(), ready, format!("{:.0}", function.invocation_count), image]);
+        table.add_row([
+            function.name.clone(),
+            ready,
+            format!("{:.0}", function.invocation_count),
+            image,
+        ]);
     }
     table
 }

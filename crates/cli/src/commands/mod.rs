@@ -64,5 +64,8 @@ pub fn run(command: Command) -> ExitCode {
 
 /// The exit status of a command on several functions: that of the first failure.
 fn first_failure(exits: impl IntoIterator<Item = ExitStatus>) -> ExitStatus {
-    exits.into_iter().find(|exit| *exit != ExitStatus::Ok).unwrap_or(ExitStatus::Ok)
+    exits
+        .into_iter()
+        .find(|exit| *exit != ExitStatus::Ok)
+        .unwrap_or(ExitStatus::Ok)
 }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use nearpath_types::pool::PoolStatus;
+use nearpath_types::pool_status::PoolStatus;
 use nearpath_types::{StatusQuery, StatusReport, duration};
 
 use super::status::{StatusArgs, StatusFilter, format_bytes, show};
@@ -30,7 +30,7 @@ pub enum PoolCommand {
 #[allow(missing_docs)]
 pub struct PoolTopArgs {
     /// Time between two samples
-    #[arg(long, default_value = "2s", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, default_value = "2s", value_parser = duration::parse_duration, value_name = "DURATION")]
     pub interval: Duration,
     /// Exit after this many tables
     #[arg(long, value_name = "COUNT")]
@@ -60,13 +60,20 @@ fn top(args: &PoolTopArgs) -> CommandResult {
         thread::sleep(args.interval.max(MIN_INTERVAL));
         let after = sample(&client, &args.filter)?;
         let text = rate_table(&before.1, &after.1, after.0 - before.0).render();
-        output::print(&if stdout().is_terminal() { format!("{CLEAR_SCREEN}{text}") } else { text })?;
+        output::print(&if stdout().is_terminal() {
+            format!("{CLEAR_SCREEN}{text}")
+        } else {
+            text
+        })?;
         before = after;
     }
     Ok(ExitStatus::Ok)
 }
 
-fn sample(client: &ApiClient, filter: &StatusFilter) -> Result<(Instant, Vec<PoolStatus>), CommandError> {
+fn sample(
+    client: &ApiClient,
+    filter: &StatusFilter,
+) -> Result<(Instant, Vec<PoolStatus>), CommandError> {
     match filter.fetch(client, StatusQuery::Pool)? {
         StatusReport::Pool(rows) => Ok((Instant::now(), rows)),
         _ => Ok((Instant::now(), Vec::new())), // a report has the rows of its query
@@ -95,13 +102,30 @@ pub(super) fn pool_table(all: &[PoolStatus]) -> TextTable {
     ];
     let mut table = (3..14).fold(TextTable::new(&headings), TextTable::align_right);
     for one in all {
-        let names = [one.owner.clone(), one.destination.clone(), one.protocol.clone()];
-        let counts = [one.hits, one.misses, one.waits, one.refused, one.resets].map(|count| count.to_string());
+        let names = [
+            one.owner.clone(),
+            one.destination.clone(),
+            one.protocol.clone(),
+        ];
+        let counts = [one.hits, one.misses, one.waits, one.refused, one.resets]
+            .map(|count| count.to_string());
         let bytes = format_bytes(one.sent_bytes.saturating_add(one.received_bytes));
-        let age = one.oldest_seconds.map_or("-".to_owned(), |age| format!("{age:.0}s"));
-        let pins: Vec<_> = one.pins.iter().map(|(why, count)| format!("{why} {count}")).collect();
+        let age = one
+            .oldest_seconds
+            .map_or("-".to_owned(), |age| format!("{age:.0}s"));
+        let pins: Vec<_> = one
+            .pins
+            .iter()
+            .map(|(why, count)| format!("{why} {count}"))
+            .collect();
         let rest = [bytes, age, count_ahead(one), pins.join(", ")];
-        table.add_row(names.into_iter().chain(current_columns(one)).chain(counts).chain(rest));
+        table.add_row(
+            names
+                .into_iter()
+                .chain(current_columns(one))
+                .chain(counts)
+                .chain(rest),
+        );
     }
     table
 }
@@ -115,15 +139,27 @@ fn count_ahead(one: &PoolStatus) -> String {
         ("prefetched", one.prefetch_used),
         ("in vain", one.prefetch_unused),
     ];
-    let shown: Vec<_> =
-        counts.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what} {count}")).collect();
-    if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
+    let shown: Vec<_> = counts
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(what, count)| format!("{what} {count}"))
+        .collect();
+    if shown.is_empty() {
+        "-".to_owned()
+    } else {
+        shown.join(", ")
+    }
 }
 
 /// Current values: its own connections, the idle ones of them, all at the destination of `max`, waiting clients.
 fn current_columns(one: &PoolStatus) -> [String; 4] {
     let at_destination = format!("{}/{}", one.open_there, one.max);
-    [one.open.to_string(), one.warm.to_string(), at_destination, one.waiting.to_string()]
+    [
+        one.open.to_string(),
+        one.warm.to_string(),
+        at_destination,
+        one.waiting.to_string(),
+    ]
 }
 
 /// Rates per second between two samples, the busiest first.
@@ -150,16 +186,31 @@ fn rate_table(before: &[PoolStatus], after: &[PoolStatus], time: Duration) -> Te
         let names = [one.owner.clone(), one.destination.clone()];
         let counts = counts.map(|count| format!("{:.1}", rate(count)));
         let bytes = format_bytes(rate(bytes) as u64);
-        table.add_row(names.into_iter().chain(current_columns(one)).chain(counts).chain([bytes]));
+        table.add_row(
+            names
+                .into_iter()
+                .chain(current_columns(one))
+                .chain(counts)
+                .chain([bytes]),
+        );
     }
     table
 }
 
 /// Growth of hits, misses, waits, refusals and bytes since the last sample.
 fn growth(before: &[PoolStatus], one: &PoolStatus) -> [u64; 5] {
-    let counts = |one: &PoolStatus| [one.hits, one.misses, one.waits, one.refused, one.sent_bytes + one.received_bytes];
+    let counts = |one: &PoolStatus| {
+        [
+            one.hits,
+            one.misses,
+            one.waits,
+            one.refused,
+            one.sent_bytes + one.received_bytes,
+        ]
+    };
     let is_same = |old: &&PoolStatus| {
-        (&old.owner, &old.destination, &old.identity) == (&one.owner, &one.destination, &one.identity)
+        (&old.owner, &old.destination, &old.identity)
+            == (&one.owner, &one.destination, &one.identity)
     };
     let old = before.iter().find(is_same).map(counts).unwrap_or_default();
     let new = counts(one);
@@ -192,16 +243,38 @@ mod tests {
     fn a_row_shows_the_limit_and_the_reasons_of_pins() {
         let text = pool_table(&[one(7)]).render();
         let row = text.lines().nth(1).unwrap();
-        assert!(row.starts_with("cart.dev  db:5432      postgres     3     0  12/20"), "{text}");
-        assert!(row.ends_with("7.0 KiB    -  cached 3, lost 1  LISTEN 2"), "{text}");
+        assert!(
+            row.starts_with("cart.dev  db:5432      postgres     3     0  12/20"),
+            "{text}"
+        );
+        assert!(
+            row.ends_with("7.0 KiB    -  cached 3, lost 1  LISTEN 2"),
+            "{text}"
+        );
     }
 
     #[test]
     fn rates_are_differences_and_the_busiest_comes_first() {
-        let quiet = PoolStatus { owner: "a.dev".into(), ..one(100) };
-        let text = rate_table(&[quiet.clone(), one(10)], &[quiet, one(30)], Duration::from_secs(2)).render();
-        let rows: Vec<_> = text.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>()).collect();
-        assert_eq!((rows[0][0], rows[0][6], rows[1][0], rows[1][6]), ("cart.dev", "10.0", "a.dev", "0.0"), "{text}");
+        let quiet = PoolStatus {
+            owner: "a.dev".into(),
+            ..one(100)
+        };
+        let text = rate_table(
+            &[quiet.clone(), one(10)],
+            &[quiet, one(30)],
+            Duration::from_secs(2),
+        )
+        .render();
+        let rows: Vec<_> = text
+            .lines()
+            .skip(1)
+            .map(|row| row.split_whitespace().collect::<Vec<_>>())
+            .collect();
+        assert_eq!(
+            (rows[0][0], rows[0][6], rows[1][0], rows[1][6]),
+            ("cart.dev", "10.0", "a.dev", "0.0"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -30,7 +30,13 @@ pub(super) struct WaitItem {
 impl WaitItem {
     pub(super) fn new(id: FunctionId) -> Self {
         let (state, elapsed) = (WaitState::default(), Duration::ZERO);
-        Self { id, phase: None, outcome: WaitOutcome::Pending, state, elapsed }
+        Self {
+            id,
+            phase: None,
+            outcome: WaitOutcome::Pending,
+            state,
+            elapsed,
+        }
     }
 }
 
@@ -48,7 +54,10 @@ pub(super) fn wait(
     let mut screen = ProgressScreen::new(quiet, items.len());
     let mut interval = MIN_POLL_INTERVAL;
     loop {
-        for item in items.iter_mut().filter(|item| item.outcome == WaitOutcome::Pending) {
+        for item in items
+            .iter_mut()
+            .filter(|item| item.outcome == WaitOutcome::Pending)
+        {
             let phase = ReadyPhase::of(&client.function(&item.id)?);
             item.elapsed = start.elapsed();
             item.outcome = item.state.observe(item.elapsed, &phase);
@@ -59,7 +68,11 @@ pub(super) fn wait(
             }
         }
         screen.redraw(items);
-        if items.iter().all(|item| item.outcome != WaitOutcome::Pending) || start.elapsed() >= timeout {
+        if items
+            .iter()
+            .all(|item| item.outcome != WaitOutcome::Pending)
+            || start.elapsed() >= timeout
+        {
             return Ok(());
         }
         std::thread::sleep(interval.min(timeout.saturating_sub(start.elapsed())));
@@ -72,13 +85,23 @@ pub(super) fn report_outcome(item: &WaitItem, timeout: Duration) -> ExitStatus {
     match &item.outcome {
         WaitOutcome::Ready => ExitStatus::Ok,
         WaitOutcome::Failed(why) => {
-            eprintln!("nearpath: {} does not start: {why}; `nearpath logs {}` shows its output", item.id, item.id);
+            eprintln!(
+                "nearpath: {} does not start: {why}; `nearpath logs {}` shows its output",
+                item.id, item.id
+            );
             ExitStatus::NotReady
         }
         WaitOutcome::Pending => {
-            let state = item.phase.as_ref().map(ReadyPhase::to_text).unwrap_or_default();
-            let timeout = nearpath_types::duration::format(timeout);
-            eprintln!("nearpath: {} is not ready after {timeout}: {state}; --timeout waits longer", item.id);
+            let state = item
+                .phase
+                .as_ref()
+                .map(ReadyPhase::to_text)
+                .unwrap_or_default();
+            let timeout = nearpath_types::duration::format_duration(timeout);
+            eprintln!(
+                "nearpath: {} is not ready after {timeout}: {state}; --timeout waits longer",
+                item.id
+            );
             ExitStatus::NotReady
         }
     }
@@ -101,28 +124,55 @@ impl ProgressScreen {
         let size = rustix::termios::tcgetwinsize(stderr()).ok();
         match size.filter(|size| stderr().is_terminal() && usize::from(size.ws_row) > items + 1) {
             _ if quiet => Self::Quiet,
-            Some(size) => Self::Live { style: TextStyle::for_stream(&stderr()), columns: size.ws_col.into(), drawn: 0 },
+            Some(size) => Self::Live {
+                style: TextStyle::for_stream(&stderr()),
+                columns: size.ws_col.into(),
+                drawn: 0,
+            },
             None => Self::Lines,
         }
     }
 
     fn print_change(&self, item: &WaitItem) {
         if let (Self::Lines, Some(phase)) = (self, &item.phase) {
-            eprintln!("{}: {} ({} ms)", item.id.name, phase.to_text(), item.elapsed.as_millis());
+            eprintln!(
+                "{}: {} ({} ms)",
+                item.id.name,
+                phase.to_text(),
+                item.elapsed.as_millis()
+            );
         }
     }
 
     fn redraw(&mut self, items: &[WaitItem]) {
-        let Self::Live { style, columns, drawn } = self else { return };
-        let width = items.iter().map(|item| item.id.name.as_str().len()).max().unwrap_or(0);
-        let mut text = if *drawn > 0 { format!("\x1b[{drawn}A") } else { String::new() };
+        let Self::Live {
+            style,
+            columns,
+            drawn,
+        } = self
+        else {
+            return;
+        };
+        let width = items
+            .iter()
+            .map(|item| item.id.name.as_str().len())
+            .max()
+            .unwrap_or(0);
+        let mut text = if *drawn > 0 {
+            format!("\x1b[{drawn}A")
+        } else {
+            String::new()
+        };
         for item in items {
             let Some(phase) = &item.phase else { continue };
             // A wrapped line would break the count of lines to go up; 14 columns are for the gaps and the time.
             let phase_width = columns.saturating_sub(width + 14).max(10);
             let short: String = phase.to_text().chars().take(phase_width).collect();
             let (name, short) = (item.id.name.as_str(), style.paint(phase.color(), &short));
-            let elapsed = style.paint(TextColor::Faint, &format!("{} ms", item.elapsed.as_millis()));
+            let elapsed = style.paint(
+                TextColor::Faint,
+                &format!("{} ms", item.elapsed.as_millis()),
+            );
             text += &format!("\x1b[2K{name:<width$}  {short}  {elapsed}\n");
         }
         *drawn = items.iter().filter(|item| item.phase.is_some()).count();

@@ -19,7 +19,11 @@ pub(crate) enum ReadyPhase {
     /// Some instances are missing.
     Starting { ready: u64, wanted: u64 },
     /// Some instances are missing, and the node reports a reason.
-    Trouble { ready: u64, wanted: u64, why: String },
+    Trouble {
+        ready: u64,
+        wanted: u64,
+        why: String,
+    },
 }
 
 impl ReadyPhase {
@@ -30,7 +34,11 @@ impl ReadyPhase {
             _ if wanted == 0 => Self::Asleep,
             _ if ready >= wanted => Self::Ready { wanted },
             // The reason holds output of the tenant: control characters could steer a terminal.
-            Some(why) => Self::Trouble { ready, wanted, why: why.replace(char::is_control, " ") },
+            Some(why) => Self::Trouble {
+                ready,
+                wanted,
+                why: why.replace(char::is_control, " "),
+            },
             None => Self::Starting { ready, wanted },
         }
     }
@@ -62,11 +70,24 @@ impl ReadyPhase {
 
 /// Counts ready instances of the wanted revision.
 fn count_ready(status: &FunctionStatus) -> u64 {
-    let newest = status.instances.iter().map(|instance| instance.revision).max();
-    let Some(newest) = newest else { return status.available_replicas };
+    let newest = status
+        .instances
+        .iter()
+        .map(|instance| instance.revision)
+        .max();
+    let Some(newest) = newest else {
+        return status.available_replicas;
+    };
     // OpenFaaS's gateways report no revision: there, the newest one seen counts.
-    let revision = if status.revision > 0 { status.revision } else { newest };
-    let current = status.instances.iter().filter(|instance| instance.revision == revision && instance.state == "ready");
+    let revision = if status.revision > 0 {
+        status.revision
+    } else {
+        newest
+    };
+    let current = status
+        .instances
+        .iter()
+        .filter(|instance| instance.revision == revision && instance.state == "ready");
     current.count() as u64
 }
 
@@ -113,9 +134,17 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn status(replicas: u64, revision: u64, instances: &[(&str, u64)], trouble: Option<&str>) -> FunctionStatus {
+    fn status(
+        replicas: u64,
+        revision: u64,
+        instances: &[(&str, u64)],
+        trouble: Option<&str>,
+    ) -> FunctionStatus {
         let instance = |(state, revision): &(&str, u64)| json!({"id": "i1", "state": state, "addr": "10.62.0.2:8080", "revision": revision, "pid": 1, "startMs": {}});
-        let ready = instances.iter().filter(|(state, _)| *state == "ready").count();
+        let ready = instances
+            .iter()
+            .filter(|(state, _)| *state == "ready")
+            .count();
         serde_json::from_value(json!({
             "name": "f", "image": "", "namespace": "openfaas-fn", "invocationCount": 0.0, "replicas": replicas,
             "availableReplicas": ready, "createdAt": "", "revision": revision, "trouble": trouble,
@@ -126,16 +155,28 @@ mod tests {
 
     #[test]
     fn instances_of_an_older_revision_do_not_count() {
-        assert_eq!(ReadyPhase::of(&status(1, 2, &[("ready", 1)], None)), ReadyPhase::Starting { ready: 0, wanted: 1 });
+        assert_eq!(
+            ReadyPhase::of(&status(1, 2, &[("ready", 1)], None)),
+            ReadyPhase::Starting {
+                ready: 0,
+                wanted: 1
+            }
+        );
         assert_eq!(
             ReadyPhase::of(&status(1, 2, &[("draining", 1), ("ready", 2)], None)),
             ReadyPhase::Ready { wanted: 1 }
         );
         assert_eq!(
             ReadyPhase::of(&status(1, 0, &[("ready", 1), ("starting", 2)], None)),
-            ReadyPhase::Starting { ready: 0, wanted: 1 }
+            ReadyPhase::Starting {
+                ready: 0,
+                wanted: 1
+            }
         );
-        assert_eq!(ReadyPhase::of(&status(0, 2, &[], Some("old"))), ReadyPhase::Asleep);
+        assert_eq!(
+            ReadyPhase::of(&status(0, 2, &[], Some("old"))),
+            ReadyPhase::Asleep
+        );
     }
 
     #[test]
@@ -144,8 +185,17 @@ mod tests {
         let starting = ReadyPhase::of(&status(1, 1, &[], None));
         let mut state = WaitState::default();
         assert_eq!(state.observe(Duration::ZERO, &crash), WaitOutcome::Pending);
-        assert_eq!(state.observe(Duration::from_millis(900), &starting), WaitOutcome::Pending);
-        assert_eq!(state.observe(Duration::from_millis(1_000), &crash), WaitOutcome::Pending);
-        assert_eq!(state.observe(Duration::from_millis(2_000), &crash), WaitOutcome::Failed("exit 1".into()));
+        assert_eq!(
+            state.observe(Duration::from_millis(900), &starting),
+            WaitOutcome::Pending
+        );
+        assert_eq!(
+            state.observe(Duration::from_millis(1_000), &crash),
+            WaitOutcome::Pending
+        );
+        assert_eq!(
+            state.observe(Duration::from_millis(2_000), &crash),
+            WaitOutcome::Failed("exit 1".into())
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use nearpath_stack::{Surroundings, ThisMachine};
+use nearpath_stack::{HostContext, StackContext};
 use nearpath_types::{FunctionId, FunctionSpec};
 use serde::Serialize;
 
@@ -22,7 +22,13 @@ pub struct RmArgs {
     #[arg(value_name = "NAME", required_unless_present = "file")]
     pub names: Vec<FunctionId>,
     /// Remove every function of a stack file
-    #[arg(short, long, visible_alias = "yaml", value_name = "FILE", conflicts_with = "names")]
+    #[arg(
+        short,
+        long,
+        visible_alias = "yaml",
+        value_name = "FILE",
+        conflicts_with = "names"
+    )]
     pub file: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
@@ -48,13 +54,21 @@ pub(super) fn run(args: &RmArgs) -> CommandResult {
         ids = stack.functions.iter().map(FunctionSpec::id).collect();
         stack_gateway = stack.gateway;
     }
-    let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, stack_gateway.as_deref())?);
+    let client = ApiClient::new(GatewayTarget::from_args(
+        &args.gateway,
+        stack_gateway.as_deref(),
+    )?);
     let (mut results, mut exits) = (Vec::new(), Vec::new());
     for id in &ids {
         let error = match client.remove(id) {
             Ok(()) => None,
             // These would fail for every other function, too.
-            Err(error) if matches!(error.exit, ExitStatus::Unreachable | ExitStatus::Unauthorised) => {
+            Err(error)
+                if matches!(
+                    error.exit,
+                    ExitStatus::Unreachable | ExitStatus::Unauthorised
+                ) =>
+            {
                 return Err(error);
             }
             Err(error) => {
@@ -72,7 +86,12 @@ pub(super) fn run(args: &RmArgs) -> CommandResult {
 }
 
 fn result(id: &FunctionId, error: Option<String>) -> RemoveResult {
-    RemoveResult { name: id.name.to_string(), namespace: id.namespace.to_string(), removed: error.is_none(), error }
+    RemoveResult {
+        name: id.name.to_string(),
+        namespace: id.namespace.to_string(),
+        removed: error.is_none(),
+        error,
+    }
 }
 
 fn print_progress(id: &FunctionId, error: Option<&str>, json: bool) -> Result<(), CommandError> {
@@ -87,16 +106,20 @@ fn print_progress(id: &FunctionId, error: Option<&str>, json: bool) -> Result<()
 /// Reads the stack file alone: its folders and environment files may be gone by the time its functions are removed.
 struct StackFileOnly<'a>(&'a Path);
 
-impl Surroundings for StackFileOnly<'_> {
-    fn var(&self, name: &str) -> Option<String> {
-        ThisMachine.var(name)
+impl StackContext for StackFileOnly<'_> {
+    fn variable(&self, name: &str) -> Option<String> {
+        HostContext.variable(name)
     }
 
-    fn file(&self, path: &Path) -> io::Result<String> {
-        if path == self.0 { ThisMachine.file(path) } else { Ok(String::new()) }
+    fn read_file(&self, path: &Path) -> io::Result<String> {
+        if path == self.0 {
+            HostContext.read_file(path)
+        } else {
+            Ok(String::new())
+        }
     }
 
-    fn folder(&self, path: &Path) -> io::Result<PathBuf> {
+    fn resolve_folder(&self, path: &Path) -> io::Result<PathBuf> {
         std::path::absolute(path)
     }
 }

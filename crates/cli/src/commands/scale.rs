@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use nearpath_types::{FunctionId, FunctionStatus, Policy, duration, policy::SCALE_MAX};
+use nearpath_types::{FunctionId, FunctionPolicy, FunctionStatus, duration, policy::SCALE_MAX};
 use serde_json::json;
 
 use super::progress::{self, WaitItem};
@@ -24,7 +24,7 @@ pub struct ScaleArgs {
     #[arg(long)]
     pub wait: bool,
     /// Longest wait
-    #[arg(long, default_value = "60s", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, default_value = "60s", value_parser = duration::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
     /// Print the result as JSON
     #[arg(long)]
@@ -64,15 +64,23 @@ fn print_result(args: &ScaleArgs, status: &FunctionStatus) -> Result<(), Command
 /// Explains why the gateway's number of replicas differs from the requested one.
 fn explain_difference(requested: u64, status: &FunctionStatus) -> Option<String> {
     let wanted = status.replicas;
-    let max = status.spec.labels.get(SCALE_MAX).and_then(|text| text.trim().parse::<u32>().ok());
-    let max = u64::from(max.unwrap_or(Policy::default().scale_max).max(1));
+    let max = status
+        .spec
+        .labels
+        .get(SCALE_MAX)
+        .and_then(|text| text.trim().parse::<u32>().ok());
+    let max = u64::from(max.unwrap_or(FunctionPolicy::default().scale_max).max(1));
     match requested {
         _ if wanted == requested => None,
-        _ if requested > max && wanted == max => {
-            Some(format!("{requested} replicas were requested, and {SCALE_MAX} allows {max}: scaled to {max}"))
-        }
-        0 => Some(format!("a call has woken it again, to {wanted}: it sleeps only while nobody calls it")),
-        _ => Some(format!("{requested} replicas were requested, but somebody else has set {wanted} since")),
+        _ if requested > max && wanted == max => Some(format!(
+            "{requested} replicas were requested, and {SCALE_MAX} allows {max}: scaled to {max}"
+        )),
+        0 => Some(format!(
+            "a call has woken it again, to {wanted}: it sleeps only while nobody calls it"
+        )),
+        _ => Some(format!(
+            "{requested} replicas were requested, but somebody else has set {wanted} since"
+        )),
     }
 }
 
@@ -91,7 +99,10 @@ mod tests {
     #[test]
     fn the_explanation_fits_the_numbers() {
         assert_eq!(explanation(3, 3, json!({})), "");
-        assert!(explanation(100_000_000, 20, json!({})).contains("com.openfaas.scale.max allows 20: scaled to 20"));
+        assert!(
+            explanation(100_000_000, 20, json!({}))
+                .contains("com.openfaas.scale.max allows 20: scaled to 20")
+        );
         assert!(explanation(9, 4, json!({ SCALE_MAX: "4" })).contains("allows 4: scaled to 4"));
         assert!(explanation(0, 2, json!({})).contains("a call has woken it again, to 2"));
         assert!(explanation(9, 2, json!({ SCALE_MAX: "4" })).contains("somebody else"));

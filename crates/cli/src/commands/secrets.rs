@@ -12,15 +12,28 @@ pub(super) fn advice(client: &ApiClient, spec: &FunctionSpec) -> Vec<String> {
         return Vec::new();
     }
     // A gateway that does not list its secrets has explained its refusal already.
-    let Ok(known) = client.secrets(&spec.namespace) else { return Vec::new() };
+    let Ok(known) = client.secrets(&spec.namespace) else {
+        return Vec::new();
+    };
     let missing = needed.iter().filter(|name| !known.contains(name));
-    missing.map(|name| create_command((client.base(), client.user()), spec.namespace.as_str(), name)).collect()
+    missing
+        .map(|name| {
+            create_command(
+                (client.base(), client.user()),
+                spec.namespace.as_str(),
+                name,
+            )
+        })
+        .collect()
 }
 
 fn create_command((base, user): (&str, Option<&str>), namespace: &str, name: &str) -> String {
-    let body = shell_quote(&json!({ "name": name, "namespace": namespace, "value": "VALUE" }).to_string());
+    let body =
+        shell_quote(&json!({ "name": name, "namespace": namespace, "value": "VALUE" }).to_string());
     // Without a password after `-u USER`, curl asks for it: it does not end up in the shell's history.
-    let user = user.map(|user| format!(" -u {}", shell_quote(user))).unwrap_or_default();
+    let user = user
+        .map(|user| format!(" -u {}", shell_quote(user)))
+        .unwrap_or_default();
     format!("create secret {name} first: curl{user} -d {body} {base}/system/secrets")
 }
 

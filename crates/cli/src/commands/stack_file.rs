@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nearpath_stack::{ReadError, Stack, Surroundings};
+use nearpath_stack::{StackContext, StackReadError, StackSpec};
 
 use crate::exit::{CommandError, ExitStatus};
 
@@ -20,19 +20,26 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, CommandError> {
 }
 
 /// Reads a stack file, and prints warnings and errors on standard error.
-pub(super) fn read(path: &Path, surroundings: &dyn Surroundings) -> Result<Stack, CommandError> {
+pub(super) fn read(
+    path: &Path,
+    surroundings: &dyn StackContext,
+) -> Result<StackSpec, CommandError> {
     let fail = |text| CommandError::new(ExitStatus::BadStack, text);
-    match nearpath_stack::read(path, surroundings) {
+    match nearpath_stack::read_stack(path, surroundings) {
         Ok(parsed) => {
             eprint!("{}", parsed.warnings);
             Ok(parsed.stack)
         }
-        Err(ReadError::Unreadable(error)) => {
-            Err(fail(format!("cannot read the stack file {} (-f): {error}", path.display())))
-        }
-        Err(ReadError::Invalid(report)) => {
+        Err(StackReadError::Unreadable(error)) => Err(fail(format!(
+            "cannot read the stack file {} (-f): {error}",
+            path.display()
+        ))),
+        Err(StackReadError::Invalid(report)) => {
             eprint!("{report}");
-            Err(fail(format!("{} is invalid: nothing was sent", path.display())))
+            Err(fail(format!(
+                "{} is invalid: nothing was sent",
+                path.display()
+            )))
         }
     }
 }

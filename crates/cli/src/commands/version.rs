@@ -27,7 +27,9 @@ pub(super) fn run(args: &VersionArgs) -> CommandResult {
     if args.json {
         let server = info.as_ref().map_or(Value::Null, |info| json!(info));
         let error = info.as_ref().err().map(ToString::to_string);
-        output::print_json(&json!({ "client": { "version": version }, "server": server, "error": error }))?;
+        output::print_json(
+            &json!({ "client": { "version": version }, "server": server, "error": error }),
+        )?;
         return Ok(ExitStatus::Ok);
     }
     let server = match &info {
@@ -42,6 +44,10 @@ pub(super) fn run(args: &VersionArgs) -> CommandResult {
 fn name_and_release(info: &GatewayInfo) -> String {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let name = text(&info.provider["provider"]).unwrap_or_else(|| "gateway".to_owned());
-    let release = text(&info.version["release"]).or_else(|| text(&info.provider["version"]["release"]));
-    format!("{name} {}", release.unwrap_or_else(|| "of unknown version".to_owned()))
+    let release =
+        text(&info.version["release"]).or_else(|| text(&info.provider["version"]["release"]));
+    format!(
+        "{name} {}",
+        release.unwrap_or_else(|| "of unknown version".to_owned())
+    )
 }

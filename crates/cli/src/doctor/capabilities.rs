@@ -9,13 +9,21 @@ use super::Check;
 pub(super) fn checks() -> Vec<Check> {
     let found = probe_machine();
     let is_root = found.isolation == IsolationLevel::Root;
-    let features = found.findings.into_iter().map(|finding| feature_check(finding, is_root));
-    std::iter::once(isolation_check(found.isolation)).chain(features).collect()
+    let features = found
+        .findings
+        .into_iter()
+        .map(|finding| feature_check(finding, is_root));
+    std::iter::once(isolation_check(found.isolation))
+        .chain(features)
+        .collect()
 }
 
 fn isolation_check(isolation: IsolationLevel) -> Check {
     match isolation {
-        IsolationLevel::Root => Check::ok("isolation", "full: each instance has its own namespaces and user"),
+        IsolationLevel::Root => Check::ok(
+            "isolation",
+            "full: each instance has its own namespaces and user",
+        ),
         IsolationLevel::UserNamespace => {
             let effect = "instances have their own namespaces, but all run under your user";
             let remedy = "run `nearpath up` as root, with all its capabilities, for full isolation";

@@ -12,10 +12,14 @@ const FEW_PORTS: u32 = 10_000;
 
 pub(super) fn checks() -> Vec<Check> {
     let interception = check_interception_support().map_err(|why| why.to_string());
-    let setting = |name: &str| fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
+    let setting =
+        |name: &str| fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
     vec![
         egress_check(best_isolation(), interception),
-        idle_window_check(setting("tcp_congestion_control").trim(), setting("tcp_slow_start_after_idle").trim()),
+        idle_window_check(
+            setting("tcp_congestion_control").trim(),
+            setting("tcp_slow_start_after_idle").trim(),
+        ),
         local_port_check(&setting("ip_local_port_range")),
     ]
 }
@@ -26,15 +30,26 @@ fn egress_check(isolation: IsolationLevel, interception: Result<(), String>) -> 
     match (isolation, interception) {
         (IsolationLevel::None, _) => {
             let effect = "`egress` is not enforced: functions reach every address this machine reaches, and no connection is kept warm for them";
-            Check::lost(name, "no egress proxy", effect, "run as root or allow user namespaces (see `isolation`)")
+            Check::lost(
+                name,
+                "no egress proxy",
+                effect,
+                "run as root or allow user namespaces (see `isolation`)",
+            )
         }
-        (_, Ok(())) => {
-            Check::ok(name, "egress proxy for all protocols; socket interception avoids its hop for plain TCP")
-        }
+        (_, Ok(())) => Check::ok(
+            name,
+            "egress proxy for all protocols; socket interception avoids its hop for plain TCP",
+        ),
         (_, Err(why)) => {
             let effect = "plain TCP passes the node's proxy, as all other protocols do";
             let remedy = "see the kernel features above";
-            Check::warn(name, format!("egress proxy alone; no socket interception: {why}"), effect, remedy)
+            Check::warn(
+                name,
+                format!("egress proxy alone; no socket interception: {why}"),
+                effect,
+                remedy,
+            )
         }
     }
 }
@@ -47,7 +62,8 @@ fn idle_window_check(algorithm: &str, slow_start_after_idle: &str) -> Check {
         // BBR sets the window itself (`cong_control` in net/ipv4/tcp_output.c) and does not reset it when idle.
         (bbr, _) if bbr.starts_with("bbr") => Check::ok(name, format!("kept, by {bbr}")),
         (algorithm, _) => {
-            let effect = "after a pause, a connection to a database sends as slowly at first as a new one";
+            let effect =
+                "after a pause, a connection to a database sends as slowly at first as a new one";
             let remedy = "`sysctl -w net.ipv4.tcp_slow_start_after_idle=0` as root, for the whole machine; or tcp_congestion_control=bbr";
             Check::warn(name, format!("reset, by {algorithm}"), effect, remedy)
         }
@@ -57,15 +73,19 @@ fn idle_window_check(algorithm: &str, slow_start_after_idle: &str) -> Check {
 /// Checks the number of local ports, which bounds the connections to one destination.
 fn local_port_check(range: &str) -> Check {
     let name = "local ports";
-    let mut ends = range.split_whitespace().filter_map(|port| port.parse::<u32>().ok());
-    let count = ends.next().zip(ends.next()).map_or(0, |(first, last)| (last + 1).saturating_sub(first));
+    let mut ends = range
+        .split_whitespace()
+        .filter_map(|port| port.parse::<u32>().ok());
+    let count = ends
+        .next()
+        .zip(ends.next())
+        .map_or(0, |(first, last)| (last + 1).saturating_sub(first));
     let found = format!("{count} for each destination");
     match count >= FEW_PORTS {
         true => Check::ok(name, found),
         false => {
             // Closed connections count as well while they are in TIME_WAIT.
-            let effect =
-                "further connections to one destination fail, counting those that ended within the last minute";
+            let effect = "further connections to one destination fail, counting those that ended within the last minute";
             let remedy = "`sysctl -w net.ipv4.ip_local_port_range=\"32768 60999\"` as root";
             Check::warn(name, found, effect, remedy)
         }
@@ -80,11 +100,23 @@ mod tests {
     #[test]
     fn missing_interception_is_reported_with_its_reason() {
         let both = egress_check(IsolationLevel::Root, Ok(()));
-        assert!(both.status == CheckStatus::Ok && both.found.contains("socket interception"), "{both:?}");
-        let proxy = egress_check(IsolationLevel::UserNamespace, Err("not as an ordinary user".into()));
+        assert!(
+            both.status == CheckStatus::Ok && both.found.contains("socket interception"),
+            "{both:?}"
+        );
+        let proxy = egress_check(
+            IsolationLevel::UserNamespace,
+            Err("not as an ordinary user".into()),
+        );
         assert_eq!(proxy.status, CheckStatus::Warn);
-        assert!(proxy.found.contains("proxy alone") && proxy.found.contains("ordinary user"), "{proxy:?}");
-        assert_eq!(egress_check(IsolationLevel::None, Ok(())).status, CheckStatus::Lost);
+        assert!(
+            proxy.found.contains("proxy alone") && proxy.found.contains("ordinary user"),
+            "{proxy:?}"
+        );
+        assert_eq!(
+            egress_check(IsolationLevel::None, Ok(())).status,
+            CheckStatus::Lost
+        );
     }
 
     #[test]
@@ -92,14 +124,22 @@ mod tests {
         assert_eq!(idle_window_check("bbr", "1").status, CheckStatus::Ok);
         assert_eq!(idle_window_check("cubic", "0").status, CheckStatus::Ok);
         let reset = idle_window_check("cubic", "1");
-        assert!(reset.remedy.unwrap().contains("tcp_slow_start_after_idle=0"));
+        assert!(
+            reset
+                .remedy
+                .unwrap()
+                .contains("tcp_slow_start_after_idle=0")
+        );
     }
 
     #[test]
     fn few_ports_are_reported() {
         assert_eq!(local_port_check("32768\t60999\n").status, CheckStatus::Ok);
         let few = local_port_check("50000 50099");
-        assert_eq!((few.status, few.found.as_str()), (CheckStatus::Warn, "100 for each destination"));
+        assert_eq!(
+            (few.status, few.found.as_str()),
+            (CheckStatus::Warn, "100 for each destination")
+        );
         assert_eq!(local_port_check("").status, CheckStatus::Warn);
     }
 }

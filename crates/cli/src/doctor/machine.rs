@@ -32,26 +32,43 @@ fn kernel_check() -> Check {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
     // `6.18.0-rc1-custom` → 6, 18, …
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     match version >= OLDEST_TESTED_KERNEL {
         true => Check::ok("kernel", format!("Linux {release}")),
-        false => Check::warn("kernel", format!("Linux {release}"), "not tested", "use Linux 5.15 or newer"),
+        false => Check::warn(
+            "kernel",
+            format!("Linux {release}"),
+            "not tested",
+            "use Linux 5.15 or newer",
+        ),
     }
 }
 
 fn watchdog_check() -> Check {
     let given = std::env::var_os("NEARPATH_WATCHDOG").map(PathBuf::from);
-    let next_to_exe = || std::env::current_exe().map(|exe| exe.with_file_name("nearpath-watchdog")).unwrap_or_default();
+    let next_to_exe = || {
+        std::env::current_exe()
+            .map(|exe| exe.with_file_name("nearpath-watchdog"))
+            .unwrap_or_default()
+    };
     let path = given.unwrap_or_else(next_to_exe);
-    let is_program = path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
+    let is_program = path
+        .metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
     let found = path.display().to_string();
     match is_program {
         true => Check::ok("watchdog", found),
         false => {
-            let remedy =
-                "`make build` puts it next to nearpath; NEARPATH_WATCHDOG or `up --watchdog` names another path";
-            Check::fatal("watchdog", format!("{found} is missing or not executable"), "no function can start", remedy)
+            let remedy = "`make build` puts it next to nearpath; NEARPATH_WATCHDOG or `up --watchdog` names another path";
+            Check::fatal(
+                "watchdog",
+                format!("{found} is missing or not executable"),
+                "no function can start",
+                remedy,
+            )
         }
     }
 }
@@ -66,40 +83,69 @@ fn data_dir_check(data_dir: &Path) -> Check {
     let effect = "no state can be stored";
     match access(existing, Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) if existing.is_dir() => Check::ok(name, found),
-        Ok(()) => Check::fatal(name, format!("{} is not a folder", existing.display()), effect, OTHER_DATA_DIR),
-        Err(error) => Check::fatal(name, format!("{}: {error}", existing.display()), effect, OTHER_DATA_DIR),
+        Ok(()) => Check::fatal(
+            name,
+            format!("{} is not a folder", existing.display()),
+            effect,
+            OTHER_DATA_DIR,
+        ),
+        Err(error) => Check::fatal(
+            name,
+            format!("{}: {error}", existing.display()),
+            effect,
+            OTHER_DATA_DIR,
+        ),
     }
 }
 
 fn disk_space_check(data_dir: &Path) -> Check {
     let name = "disk space";
     let Ok(fs) = statvfs(existing_ancestor(data_dir)) else {
-        return Check::warn(name, "unknown", "a full disk is not noticed in advance", OTHER_DATA_DIR);
+        return Check::warn(
+            name,
+            "unknown",
+            "a full disk is not noticed in advance",
+            OTHER_DATA_DIR,
+        );
     };
     // f_bavail excludes blocks reserved for root: a user would not get them.
     let free = fs.f_bavail.saturating_mul(fs.f_frsize);
     let found = format!("{} MiB free", free >> 20);
     match free >= MIN_FREE_BYTES {
         true => Check::ok(name, found),
-        false => {
-            Check::warn(name, found, "on a full disk no change is accepted", "free space below the data directory")
-        }
+        false => Check::warn(
+            name,
+            found,
+            "on a full disk no change is accepted",
+            "free space below the data directory",
+        ),
     }
 }
 
 /// The folder, or its nearest ancestor that exists.
 fn existing_ancestor(path: &Path) -> &Path {
-    path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."))
+    path.ancestors()
+        .find(|path| path.exists())
+        .unwrap_or(Path::new("."))
 }
 
 fn open_files_check() -> Check {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let found = if limit == u64::MAX { "no limit".to_owned() } else { limit.to_string() };
+    let found = if limit == u64::MAX {
+        "no limit".to_owned()
+    } else {
+        limit.to_string()
+    };
     match limit >= MIN_OPEN_FILES {
         true => Check::ok("open files", found),
         false => {
             let effect = "connections beyond the limit are refused";
-            Check::warn("open files", found, effect, "raise it: `ulimit -n 65536`, or LimitNOFILE= in a systemd unit")
+            Check::warn(
+                "open files",
+                found,
+                effect,
+                "raise it: `ulimit -n 65536`, or LimitNOFILE= in a systemd unit",
+            )
         }
     }
 }
@@ -111,7 +157,12 @@ fn python_check() -> Check {
         Some(python) => Check::ok("python3", python.display().to_string()),
         None => {
             let effect = "functions in Python and `make demo` do not run";
-            Check::warn("python3", format!("not in {INSTANCE_PATH}"), effect, "apt-get install python3")
+            Check::warn(
+                "python3",
+                format!("not in {INSTANCE_PATH}"),
+                effect,
+                "apt-get install python3",
+            )
         }
     }
 }

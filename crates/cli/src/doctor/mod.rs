@@ -62,21 +62,39 @@ struct Check {
 impl Check {
     fn ok(name: &str, found: impl Into<String>) -> Self {
         let (name, found) = (name.to_owned(), found.into());
-        Self { name, status: CheckStatus::Ok, found, effect: None, remedy: None, fatal: false }
+        Self {
+            name,
+            status: CheckStatus::Ok,
+            found,
+            effect: None,
+            remedy: None,
+            fatal: false,
+        }
     }
 
     fn warn(name: &str, found: impl Into<String>, effect: &str, remedy: &str) -> Self {
         let (effect, remedy) = (Some(effect.to_owned()), Some(remedy.to_owned()));
-        Self { status: CheckStatus::Warn, effect, remedy, ..Self::ok(name, found) }
+        Self {
+            status: CheckStatus::Warn,
+            effect,
+            remedy,
+            ..Self::ok(name, found)
+        }
     }
 
     fn lost(name: &str, found: impl Into<String>, effect: &str, remedy: &str) -> Self {
-        Self { status: CheckStatus::Lost, ..Self::warn(name, found, effect, remedy) }
+        Self {
+            status: CheckStatus::Lost,
+            ..Self::warn(name, found, effect, remedy)
+        }
     }
 
     /// A failed check without which nothing can run.
     fn fatal(name: &str, found: impl Into<String>, effect: &str, remedy: &str) -> Self {
-        Self { fatal: true, ..Self::lost(name, found, effect, remedy) }
+        Self {
+            fatal: true,
+            ..Self::lost(name, found, effect, remedy)
+        }
     }
 }
 
@@ -97,13 +115,25 @@ pub(crate) fn run(args: &DoctorArgs) -> CommandResult {
     let usable = !checks.iter().any(|check| check.fatal);
     match args.json {
         true => output::print_json(&DoctorReport { usable, checks })?,
-        false => output::print(&format_page(&checks, usable, TextStyle::for_stream(&stdout())))?,
+        false => output::print(&format_page(
+            &checks,
+            usable,
+            TextStyle::for_stream(&stdout()),
+        ))?,
     }
-    Ok(if usable { ExitStatus::Ok } else { ExitStatus::Failed })
+    Ok(if usable {
+        ExitStatus::Ok
+    } else {
+        ExitStatus::Failed
+    })
 }
 
 fn format_page(checks: &[Check], usable: bool, style: TextStyle) -> String {
-    let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
+    let width = checks
+        .iter()
+        .map(|check| check.name.chars().count())
+        .max()
+        .unwrap_or(0);
     let mut out = String::new();
     for check in checks {
         // Padded before colouring: escape sequences would count as columns.
@@ -112,16 +142,35 @@ fn format_page(checks: &[Check], usable: bool, style: TextStyle) -> String {
             CheckStatus::Warn => (TextColor::Warning, "warn"),
             CheckStatus::Lost => (TextColor::Bad, "lost"),
         };
-        out += &format!("{}  {:<width$}  {}\n", style.paint(color, status), check.name, check.found);
+        out += &format!(
+            "{}  {:<width$}  {}\n",
+            style.paint(color, status),
+            check.name,
+            check.found
+        );
         let indent = " ".repeat(width + 8);
-        out += &check.effect.as_ref().map(|effect| format!("{indent}lost: {effect}\n")).unwrap_or_default();
-        out += &check.remedy.as_ref().map(|remedy| format!("{indent}do:   {remedy}\n")).unwrap_or_default();
+        out += &check
+            .effect
+            .as_ref()
+            .map(|effect| format!("{indent}lost: {effect}\n"))
+            .unwrap_or_default();
+        out += &check
+            .remedy
+            .as_ref()
+            .map(|remedy| format!("{indent}do:   {remedy}\n"))
+            .unwrap_or_default();
     }
-    let bad = checks.iter().filter(|check| check.status != CheckStatus::Ok).count();
+    let bad = checks
+        .iter()
+        .filter(|check| check.status != CheckStatus::Ok)
+        .count();
     let summary = match (usable, bad) {
         (false, _) => "no function can run on this machine until this is fixed".to_owned(),
         (true, 0) => "all checks passed".to_owned(),
-        (true, bad) => format!("functions can run; {bad} of {} checks found a drawback", checks.len()),
+        (true, bad) => format!(
+            "functions can run; {bad} of {} checks found a drawback",
+            checks.len()
+        ),
     };
     format!("{out}\n{summary}\n")
 }

@@ -12,7 +12,10 @@ use crate::api::{ApiClient, GatewayTarget};
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) fn checks() -> Vec<Check> {
-    vec![check_port("port 8080", 8080, "--listen"), check_port("port 8082", 8082, "--admin-listen")]
+    vec![
+        check_port("port 8080", 8080, "--listen"),
+        check_port("port 8082", 8082, "--admin-listen"),
+    ]
 }
 
 fn check_port(name: &str, port: u16, option: &str) -> Check {
@@ -22,8 +25,14 @@ fn check_port(name: &str, port: u16, option: &str) -> Check {
         // nearpath itself on that port is the usual case, and no problem.
         Err(_) if is_gateway(addr) => Check::ok(name, "in use by a gateway that answers"),
         Err(error) => {
-            let remedy = format!("stop the program that uses it, or choose another with `up {option}`");
-            Check::warn(name, error.to_string(), "`nearpath up` does not start with its defaults", &remedy)
+            let remedy =
+                format!("stop the program that uses it, or choose another with `up {option}`");
+            Check::warn(
+                name,
+                error.to_string(),
+                "`nearpath up` does not start with its defaults",
+                &remedy,
+            )
         }
     }
 }
@@ -31,7 +40,12 @@ fn check_port(name: &str, port: u16, option: &str) -> Check {
 fn is_gateway(addr: SocketAddr) -> bool {
     let base = format!("http://{addr}");
     let request = Request::builder().uri(format!("{base}/healthz")).body(());
-    let target = GatewayTarget { base, is_local: true, credentials: None, credential_origin: String::new() };
+    let target = GatewayTarget {
+        base,
+        is_local: true,
+        credentials: None,
+        credential_origin: String::new(),
+    };
     let response = request.map(|request| ApiClient::new(target).send(request, Some(PROBE_TIMEOUT)));
     matches!(response, Ok(Ok(response)) if response.status().is_success())
 }

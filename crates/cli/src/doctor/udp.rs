@@ -1,44 +1,59 @@
 //! UDP sockets for QUIC: buffers for bursts, and datagrams in batches.
 
-use nearpath_wire::quic::udp::{BUFFER, Given, try_out};
+use nearpath_wire::quic::udp::{SOCKET_BUFFER_BYTES, UdpCapabilities, probe_capabilities};
 
 use super::Check;
 
 pub(super) fn checks() -> Vec<Check> {
-    match try_out() {
+    match probe_capabilities() {
         Ok(given) => checks_of(&given),
         Err(error) => {
             let effect = "calls between machines use TCP";
-            vec![Check::warn("UDP", error.to_string(), effect, "allow UDP sockets on loopback, and IPv4")]
+            vec![Check::warn(
+                "UDP",
+                error.to_string(),
+                effect,
+                "allow UDP sockets on loopback, and IPv4",
+            )]
         }
     }
 }
 
-fn checks_of(given: &Given) -> Vec<Check> {
+fn checks_of(given: &UdpCapabilities) -> Vec<Check> {
     vec![
         buffer_check(
             "UDP receive buffer",
-            given.receive,
+            given.receive_buffer,
             "net.core.rmem_max",
             "bursts of QUIC calls are lost and sent again",
         ),
         buffer_check(
             "UDP send buffer",
-            given.send,
+            given.send_buffer,
             "net.core.wmem_max",
             "large responses over QUIC leave in smaller batches",
         ),
-        batch_check("UDP GSO", given.batch_out, "large bodies over QUIC cost a system call per datagram"),
-        batch_check("UDP GRO", given.batch_in, "large bodies over QUIC are read datagram by datagram"),
+        batch_check(
+            "UDP GSO",
+            given.max_send_batch,
+            "large bodies over QUIC cost a system call per datagram",
+        ),
+        batch_check(
+            "UDP GRO",
+            given.max_receive_batch,
+            "large bodies over QUIC are read datagram by datagram",
+        ),
     ]
 }
 
 fn buffer_check(name: &str, given: usize, setting: &str, effect: &str) -> Check {
-    let found = format!("{} KiB of {} KiB", given >> 10, BUFFER >> 10);
-    match given >= BUFFER {
+    let found = format!("{} KiB of {} KiB", given >> 10, SOCKET_BUFFER_BYTES >> 10);
+    match given >= SOCKET_BUFFER_BYTES {
         true => Check::ok(name, found),
         false => {
-            let remedy = format!("`sysctl -w {setting}={BUFFER}` as root; a file in /etc/sysctl.d makes it permanent");
+            let remedy = format!(
+                "`sysctl -w {setting}={SOCKET_BUFFER_BYTES}` as root; a file in /etc/sysctl.d makes it permanent"
+            );
             Check::warn(name, found, effect, &remedy)
         }
     }
@@ -60,13 +75,41 @@ mod tests {
     #[test]
     fn small_buffers_come_with_the_command_that_fixes_them() {
         // 212992 is the kernel's default.
-        let small = Given { receive: 212_992, send: BUFFER, batch_out: 64, batch_in: 1 };
-        let [receive, send, out, back] = &checks_of(&small)[..] else { panic!("four checks") };
-        assert_eq!((receive.status, receive.found.as_str()), (CheckStatus::Warn, "208 KiB of 4096 KiB"));
-        assert!(receive.remedy.as_ref().unwrap().contains("`sysctl -w net.core.rmem_max=4194304`"));
+        let small = UdpCapabilities {
+            receive_buffer: 212_992,
+            send_buffer: SOCKET_BUFFER_BYTES,
+            max_send_batch: 64,
+            max_receive_batch: 1,
+        };
+        let [receive, send, out, back] = &checks_of(&small)[..] else {
+            panic!("four checks")
+        };
+        assert_eq!(
+            (receive.status, receive.found.as_str()),
+            (CheckStatus::Warn, "208 KiB of 4096 KiB")
+        );
+        assert!(
+            receive
+                .remedy
+                .as_ref()
+                .unwrap()
+                .contains("`sysctl -w net.core.rmem_max=4194304`")
+        );
         assert!(receive.effect.is_some() && !receive.fatal);
-        assert_eq!((send.status, out.status, back.status), (CheckStatus::Ok, CheckStatus::Ok, CheckStatus::Warn));
-        let none = Given { send: 0, ..small };
-        assert!(checks_of(&none)[1].remedy.as_ref().unwrap().contains("net.core.wmem_max"));
+        assert_eq!(
+            (send.status, out.status, back.status),
+            (CheckStatus::Ok, CheckStatus::Ok, CheckStatus::Warn)
+        );
+        let none = UdpCapabilities {
+            send_buffer: 0,
+            ..small
+        };
+        assert!(
+            checks_of(&none)[1]
+                .remedy
+                .as_ref()
+                .unwrap()
+                .contains("net.core.wmem_max")
+        );
     }
 }

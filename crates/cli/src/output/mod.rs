@@ -15,7 +15,9 @@ use crate::exit::{CommandError, ExitStatus};
 /// Writes to standard output.
 pub(crate) fn print(text: &str) -> Result<(), CommandError> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| write_error(&error))
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| write_error(&error))
 }
 
 /// The error of a failed write to standard output.
@@ -23,7 +25,10 @@ pub(crate) fn write_error(error: &io::Error) -> CommandError {
     match error.kind() {
         // A reader that left (`nearpath ls | head -1`) has all it wants: the command ends as if it were done.
         io::ErrorKind::BrokenPipe => CommandError::silent(ExitStatus::Ok),
-        _ => CommandError::new(ExitStatus::Failed, format!("cannot write to standard output: {error}")),
+        _ => CommandError::new(
+            ExitStatus::Failed,
+            format!("cannot write to standard output: {error}"),
+        ),
     }
 }
 

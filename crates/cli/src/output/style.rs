@@ -22,7 +22,9 @@ impl TextStyle {
     pub(crate) fn for_stream(stream: &impl IsTerminal) -> Self {
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self { colours: stream.is_terminal() && !is_set("NO_COLOR") && !is_dumb }
+        Self {
+            colours: stream.is_terminal() && !is_set("NO_COLOR") && !is_dumb,
+        }
     }
 
     /// Returns the text in that colour, or plain.

@@ -9,7 +9,15 @@ pub(crate) struct TextTable {
 impl TextTable {
     /// Creates a table with these headings.
     pub(crate) fn new(headings: &[&str]) -> Self {
-        Self { rows: vec![headings.iter().map(|heading| (*heading).to_owned()).collect()], right_aligned: Vec::new() }
+        Self {
+            rows: vec![
+                headings
+                    .iter()
+                    .map(|heading| (*heading).to_owned())
+                    .collect(),
+            ],
+            right_aligned: Vec::new(),
+        }
     }
 
     /// Aligns a column of numbers to the right.
@@ -21,22 +29,40 @@ impl TextTable {
     /// Adds a row; it should have a cell for each heading.
     pub(crate) fn add_row(&mut self, cells: impl IntoIterator<Item = String>) {
         // Cells hold texts of tenants: control characters could steer a terminal.
-        self.rows.push(cells.into_iter().map(|cell| cell.replace(char::is_control, " ")).collect());
+        self.rows.push(
+            cells
+                .into_iter()
+                .map(|cell| cell.replace(char::is_control, " "))
+                .collect(),
+        );
     }
 
     /// Returns the table as text, a newline after each row.
     pub(crate) fn render(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width =
-            |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-        let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+        };
+        let widths: Vec<_> = (0..columns)
+            .map(|column| width(column).unwrap_or(0))
+            .collect();
         let mut out = String::new();
         for row in &self.rows {
-            let cell = |(column, cell): (usize, &String)| match self.right_aligned.contains(&column) {
+            let cell = |(column, cell): (usize, &String)| match self.right_aligned.contains(&column)
+            {
                 true => format!("{cell:>width$}", width = widths[column]),
                 false => format!("{cell:<width$}", width = widths[column]),
             };
-            let line = row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ");
+            let line = row
+                .iter()
+                .enumerate()
+                .map(cell)
+                .collect::<Vec<_>>()
+                .join("  ");
             // Padding after the last cell would wrap on narrow terminals.
             out += line.trim_end();
             out.push('\n');
@@ -54,6 +80,9 @@ mod tests {
         let mut table = TextTable::new(&["NAME", "N", "IMAGE"]).align_right(1);
         table.add_row(["long-name".into(), "7".into(), "x\ny".into()]);
         table.add_row(["é".into(), "100".into(), String::new()]);
-        assert_eq!(table.render(), "NAME         N  IMAGE\nlong-name    7  x y\né          100\n");
+        assert_eq!(
+            table.render(),
+            "NAME         N  IMAGE\nlong-name    7  x y\né          100\n"
+        );
     }
 }

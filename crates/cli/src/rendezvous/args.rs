@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use nearpath_p2p::ticket::Job;
-use nearpath_rendezvous::Place;
+use nearpath_p2p::ticket::JobName;
+use nearpath_rendezvous::ObserverBinding;
 use nearpath_types::duration;
 
 /// Options of `rendezvous`.
@@ -54,7 +54,7 @@ pub struct ServeArgs {
     /// which workers reach it, if it differs. Twice: two addresses distinguish more kinds of NAT [default: --listen's
     /// address, port 7844]
     #[arg(long, value_name = "ADDR:PORT[=IP]", value_parser = parse_observer)]
-    pub observe: Vec<Place>,
+    pub observe: Vec<ObserverBinding>,
 
     /// Address of /metrics and /healthz, for the operator
     #[arg(long, default_value = "127.0.0.1:7842", value_name = "ADDR:PORT")]
@@ -64,11 +64,21 @@ pub struct ServeArgs {
     pub key: KeyArgs,
 
     /// Maximum number of control connections
-    #[arg(long, default_value = "50000", value_name = "N", help_heading = "Limits")]
+    #[arg(
+        long,
+        default_value = "50000",
+        value_name = "N",
+        help_heading = "Limits"
+    )]
     pub lines: usize,
 
     /// Maximum number of control connections of one job
-    #[arg(long, default_value = "20000", value_name = "N", help_heading = "Limits")]
+    #[arg(
+        long,
+        default_value = "20000",
+        value_name = "N",
+        help_heading = "Limits"
+    )]
     pub lines_of_a_job: usize,
 
     /// Maximum number of new connections per second from one address, and of one worker with a ticket; bursts may be ten
@@ -77,23 +87,38 @@ pub struct ServeArgs {
     pub arrivals: u64,
 
     /// Maximum number of relays
-    #[arg(long, default_value = "10000", value_name = "N", help_heading = "Limits")]
+    #[arg(
+        long,
+        default_value = "10000",
+        value_name = "N",
+        help_heading = "Limits"
+    )]
     pub relays: usize,
 
     /// Maximum bytes per second of one relay, both directions together, and of one control connection; 0: no limit
-    #[arg(long, default_value = "0", value_name = "BYTES", help_heading = "Limits")]
+    #[arg(
+        long,
+        default_value = "0",
+        value_name = "BYTES",
+        help_heading = "Limits"
+    )]
     pub relay_rate: u64,
 
     /// Maximum bytes per second of all relays and control connections of a job; 0: no limit
-    #[arg(long, default_value = "0", value_name = "BYTES", help_heading = "Limits")]
+    #[arg(
+        long,
+        default_value = "0",
+        value_name = "BYTES",
+        help_heading = "Limits"
+    )]
     pub job_rate: u64,
 
     /// Close relays without traffic after this time
-    #[arg(long, default_value = "10m", value_parser = duration::parse, value_name = "DURATION", help_heading = "Limits")]
+    #[arg(long, default_value = "10m", value_parser = duration::parse_duration, value_name = "DURATION", help_heading = "Limits")]
     pub relay_idle: Duration,
 
     /// Time for open relays to finish after SIGTERM; then they are closed
-    #[arg(long, default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, default_value = "30s", value_parser = duration::parse_duration, value_name = "DURATION")]
     pub drain_timeout: Duration,
 
     /// Print the addresses as one line of JSON on standard output
@@ -117,7 +142,9 @@ pub struct KeyArgs {
 impl KeyArgs {
     /// The key file, or its default.
     pub(super) fn key_path(&self) -> PathBuf {
-        self.key.clone().unwrap_or_else(|| crate::default_data_dir().join("rendezvous.key"))
+        self.key
+            .clone()
+            .unwrap_or_else(|| crate::default_data_dir().join("rendezvous.key"))
     }
 }
 
@@ -127,12 +154,12 @@ impl KeyArgs {
 pub struct TicketArgs {
     /// Job: workers of one job can meet
     #[arg(long, value_name = "NAME")]
-    pub job: Job,
+    pub job: JobName,
     /// Worker: NAME/NUMBER, or its identity (spiffe://...)
     #[arg(long, value_name = "WORKER")]
     pub worker: String,
     /// Validity of the ticket
-    #[arg(long = "for", default_value = "15m", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long = "for", default_value = "15m", value_parser = duration::parse_duration, value_name = "DURATION")]
     pub life: Duration,
     /// Send reports without a recipient to this worker
     #[arg(long)]
@@ -145,17 +172,24 @@ pub struct TicketArgs {
 }
 
 /// Parses `ADDR:PORT` or `ADDR:PORT=IP`.
-fn parse_observer(text: &str) -> Result<Place, String> {
+fn parse_observer(text: &str) -> Result<ObserverBinding, String> {
     let (bind, public) = match text.split_once('=') {
-        Some((bind, public)) => {
-            (bind, Some(public.parse::<IpAddr>().map_err(|_| format!("invalid IP address {public:?}"))?))
-        }
+        Some((bind, public)) => (
+            bind,
+            Some(
+                public
+                    .parse::<IpAddr>()
+                    .map_err(|_| format!("invalid IP address {public:?}"))?,
+            ),
+        ),
         None => (text, None),
     };
-    let bind: SocketAddr = bind.parse().map_err(|_| format!("invalid address {bind:?}: expected ADDR:PORT"))?;
+    let bind: SocketAddr = bind
+        .parse()
+        .map_err(|_| format!("invalid address {bind:?}: expected ADDR:PORT"))?;
     if bind.port() == u16::MAX {
         Err("the next port is used as well: choose a lower one".to_owned())
     } else {
-        Ok(Place { bind, public })
+        Ok(ObserverBinding { bind, public })
     }
 }

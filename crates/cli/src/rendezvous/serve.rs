@@ -4,14 +4,16 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nearpath_daemon::admin::Admin;
-use nearpath_daemon::logs::{self, Format};
-use nearpath_daemon::metrics::Registry;
-use nearpath_daemon::ready::Readiness;
+use nearpath_daemon::admin::AdminServer;
+use nearpath_daemon::logs::{self, LogFormat};
+use nearpath_daemon::metrics::MetricsRegistry;
+use nearpath_daemon::ready::ProcessReadiness;
 use nearpath_daemon::{drain, signals};
-use nearpath_p2p::ticket::Key;
-use nearpath_rendezvous::{Limits, Place, Rate, Rendezvous, Settings, state};
-use nearpath_wire::{bind, tls};
+use nearpath_p2p::ticket::RendezvousKey;
+use nearpath_rendezvous::{
+    ObserverBinding, RateLimit, RendezvousLimits, RendezvousSettings, RunningRendezvous, state,
+};
+use nearpath_wire::{sockets, tls};
 use serde_json::json;
 
 use super::ServeArgs;
@@ -23,34 +25,57 @@ const BURST_FACTOR: u64 = 10;
 
 /// Serves until SIGTERM or SIGINT.
 pub(super) fn run(args: &ServeArgs) -> CommandResult {
-    logs::init(if args.log_json { Format::Json } else { Format::Text });
-    let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("rendezvous").enable_all().build();
+    logs::init(if args.log_json {
+        LogFormat::Json
+    } else {
+        LogFormat::Text
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("rendezvous")
+        .enable_all()
+        .build();
     runtime.map_err(failed("runtime"))?.block_on(serve(args))
 }
 
 async fn serve(args: &ServeArgs) -> CommandResult {
-    let end = signals::listen().map_err(failed("signals"))?;
+    let end = signals::listen_for_signals().map_err(failed("signals"))?;
     check_encryption(args)?;
     let key = load_key(args)?;
     raise_open_files();
     let tls = match (&args.tls_cert, &args.tls_key) {
-        (Some(cert), Some(secret)) => Some(tls::load(cert, secret).map_err(failed("TLS"))?),
+        (Some(cert), Some(secret)) => Some(tls::load_config(cert, secret).map_err(failed("TLS"))?),
         _ => None,
     };
     let listener = bind_one(args.listen, "--listen")?;
     let admin = bind_one(args.admin_listen, "--admin-listen")?;
-    let (registry, readiness) = (Registry::default(), Readiness::default());
-    let pending = readiness.pending("rendezvous");
+    let (registry, readiness) = (MetricsRegistry::default(), ProcessReadiness::default());
+    let pending = readiness.add_pending("rendezvous");
     let ((trigger, drain), (admin_trigger, admin_drain)) = (drain::channel(), drain::channel());
     let secure = tls.is_some();
-    let settings = Settings { key, listener, tls, observers: observers(args), limits: limits(args), drain };
-    let running = nearpath_rendezvous::start(settings, &registry).map_err(failed("--observe"))?;
-    Admin { registry, readiness }.serve(admin, admin_drain).map_err(failed("--admin-listen"))?;
+    let settings = RendezvousSettings {
+        key,
+        listener,
+        tls,
+        observers: observers(args),
+        limits: limits(args),
+        drain,
+    };
+    let running =
+        nearpath_rendezvous::start_rendezvous(settings, &registry).map_err(failed("--observe"))?;
+    AdminServer {
+        registry,
+        readiness,
+    }
+    .serve(admin, admin_drain)
+    .map_err(failed("--admin-listen"))?;
     drop(pending);
     announce(args, &running, secure)?;
     end.await;
     tracing::info!("draining: closing control connections, open relays continue");
-    if tokio::time::timeout(args.drain_timeout, trigger.drain()).await.is_err() {
+    if tokio::time::timeout(args.drain_timeout, trigger.drain())
+        .await
+        .is_err()
+    {
         tracing::warn!("closing relays that are still open after --drain-timeout");
     }
     admin_trigger.drain().await;
@@ -66,13 +91,16 @@ fn check_encryption(args: &ServeArgs) -> Result<(), CommandError> {
     let open = args.tls_cert.is_none() && !args.behind_proxy && !args.listen.ip().is_loopback();
     let text = "without TLS, others can read tickets: use --tls-cert and --tls-key, or --behind-proxy if a proxy terminates TLS";
     if open {
-        Err(CommandError::new(ExitStatus::Usage, format!("rendezvous: --listen {}: {text}", args.listen)))
+        Err(CommandError::new(
+            ExitStatus::Usage,
+            format!("rendezvous: --listen {}: {text}", args.listen),
+        ))
     } else {
         Ok(())
     }
 }
 
-fn load_key(args: &ServeArgs) -> Result<Key, CommandError> {
+fn load_key(args: &ServeArgs) -> Result<RendezvousKey, CommandError> {
     let path = args.key.key_path();
     // Only the default folder is created: a missing one in an option is more likely a mistake.
     if args.key.key.is_none()
@@ -80,29 +108,51 @@ fn load_key(args: &ServeArgs) -> Result<Key, CommandError> {
     {
         std::fs::create_dir_all(folder).map_err(failed("data directory"))?;
     }
-    Key::read_or_make(&path).map_err(failed("--key"))
+    RendezvousKey::read_or_create(&path).map_err(failed("--key"))
 }
 
 fn bind_one(addr: SocketAddr, option: &'static str) -> Result<std::net::TcpListener, CommandError> {
-    let sockets = bind::bind(addr, 1).map_err(failed(option))?;
-    sockets.into_iter().next().ok_or_else(|| failed(option)("no socket was opened"))
+    let sockets = sockets::bind_tcp(addr, 1).map_err(failed(option))?;
+    sockets
+        .into_iter()
+        .next()
+        .ok_or_else(|| failed(option)("no socket was opened"))
 }
 
-fn observers(args: &ServeArgs) -> Vec<Place> {
-    let default = Place { bind: SocketAddr::new(args.listen.ip(), 7844), public: None };
-    if args.observe.is_empty() { vec![default] } else { args.observe.clone() }
+fn observers(args: &ServeArgs) -> Vec<ObserverBinding> {
+    let default = ObserverBinding {
+        bind: SocketAddr::new(args.listen.ip(), 7844),
+        public: None,
+    };
+    if args.observe.is_empty() {
+        vec![default]
+    } else {
+        args.observe.clone()
+    }
 }
 
-fn limits(args: &ServeArgs) -> Limits {
-    let rate = |per_second: u64| (per_second > 0).then_some(Rate { per_second, burst: per_second });
-    Limits {
-        desk: state::Limits { lines: args.lines, lines_of_a_job: args.lines_of_a_job, ..state::Limits::default() },
-        arrivals: Rate { per_second: args.arrivals, burst: args.arrivals.saturating_mul(BURST_FACTOR) },
-        relays: args.relays,
-        relay_idle: args.relay_idle.max(Duration::from_secs(1)),
+fn limits(args: &ServeArgs) -> RendezvousLimits {
+    let rate = |per_second: u64| {
+        (per_second > 0).then_some(RateLimit {
+            per_second,
+            burst: per_second,
+        })
+    };
+    RendezvousLimits {
+        state: state::StateLimits {
+            max_connections: args.lines,
+            max_job_connections: args.lines_of_a_job,
+            ..state::StateLimits::default()
+        },
+        arrival_rate: RateLimit {
+            per_second: args.arrivals,
+            burst: args.arrivals.saturating_mul(BURST_FACTOR),
+        },
+        max_relays: args.relays,
+        relay_idle_timeout: args.relay_idle.max(Duration::from_secs(1)),
         relay_rate: rate(args.relay_rate),
         job_rate: rate(args.job_rate),
-        ..Limits::default()
+        ..RendezvousLimits::default()
     }
 }
 
@@ -117,7 +167,7 @@ fn raise_open_files() {
     }
 }
 
-fn announce(args: &ServeArgs, running: &Rendezvous, tls: bool) -> Result<(), CommandError> {
+fn announce(args: &ServeArgs, running: &RunningRendezvous, tls: bool) -> Result<(), CommandError> {
     let scheme = if tls { "wss" } else { "ws" };
     let url = format!("{scheme}://{}", running.addr);
     let observers: Vec<_> = running.observers.iter().map(|one| json!({"transport": if one.transport == nearpath_p2p::Transport::Udp { "udp" } else { "tcp" }, "addr": one.addr})).collect();
@@ -129,7 +179,10 @@ fn announce(args: &ServeArgs, running: &Rendezvous, tls: bool) -> Result<(), Com
     }
     eprintln!("nearpath rendezvous {} is up", env!("CARGO_PKG_VERSION"));
     eprintln!("  workers  {url}");
-    for one in running.observers.iter().filter(|one| !one.second_port && one.transport == nearpath_p2p::Transport::Udp)
+    for one in running
+        .observers
+        .iter()
+        .filter(|one| !one.second_port && one.transport == nearpath_p2p::Transport::Udp)
     {
         eprintln!("  observes {} and the next port (UDP and TCP)", one.addr);
     }

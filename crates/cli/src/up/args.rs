@@ -27,7 +27,12 @@ pub struct UpArgs {
     pub listen: SocketAddr,
 
     /// Public address with TLS (HTTP/1.1 and HTTP/2); needs --tls-cert and --tls-key
-    #[arg(long, value_name = "ADDR:PORT", requires = "tls_cert", requires = "tls_key")]
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        requires = "tls_cert",
+        requires = "tls_key"
+    )]
     pub tls_listen: Option<SocketAddr>,
 
     /// Certificate chain, PEM
@@ -70,7 +75,13 @@ pub struct UpArgs {
     /// Packet path between gateway and instances: none (the gateway's sockets are at the instances' veth pairs) or tc (the
     /// gateway has its own network namespace, and a BPF program moves and counts packets past the host's stack). tc needs
     /// root and Linux 6.6
-    #[arg(long, default_value = "none", value_enum, value_name = "tc|none", conflicts_with = "no_sandbox")]
+    #[arg(
+        long,
+        default_value = "none",
+        value_enum,
+        value_name = "tc|none",
+        conflicts_with = "no_sandbox"
+    )]
     pub forward: ForwardArg,
 
     /// Write one JSON line per request to this file, or to standard output with `-`
@@ -87,7 +98,7 @@ pub struct UpArgs {
     pub certificate_lifetime: Duration,
 
     /// Time for running requests to finish after SIGTERM; then they are aborted
-    #[arg(long, default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, default_value = "30s", value_parser = duration::parse_duration, value_name = "DURATION")]
     pub drain_timeout: Duration,
 
     /// Log in JSON
@@ -156,11 +167,13 @@ pub struct CallerArgs {
 const MAX_TIME_LIMIT: Duration = Duration::from_secs(24 * 3_600);
 
 fn time_limit(text: &str) -> Result<Duration, String> {
-    match duration::parse(text) {
+    match duration::parse_duration(text) {
         Ok(limit) if limit.is_zero() => {
             Err("it would cut off everybody at once: use a longer time, such as 30s".to_owned())
         }
-        Ok(limit) if limit < Duration::from_millis(1) => Err("the shortest limit is 1ms".to_owned()),
+        Ok(limit) if limit < Duration::from_millis(1) => {
+            Err("the shortest limit is 1ms".to_owned())
+        }
         Ok(limit) if limit > MAX_TIME_LIMIT => Err("the longest limit is 24h".to_owned()),
         Ok(limit) => Ok(limit),
         Err(error) => Err(error.to_string()),
@@ -169,8 +182,10 @@ fn time_limit(text: &str) -> Result<Duration, String> {
 
 fn certificate_lifetime(text: &str) -> Result<Duration, String> {
     // Certificates count in seconds: a shorter one could expire before its renewal. A longer one would serve a thief too long.
-    match duration::parse(text) {
-        Ok(lifetime) if (Duration::from_secs(3)..=MAX_TIME_LIMIT).contains(&lifetime) => Ok(lifetime),
+    match duration::parse_duration(text) {
+        Ok(lifetime) if (Duration::from_secs(3)..=MAX_TIME_LIMIT).contains(&lifetime) => {
+            Ok(lifetime)
+        }
         Ok(_) => Err("expected a time from 3s to 24h".to_owned()),
         Err(error) => Err(error.to_string()),
     }
@@ -178,7 +193,11 @@ fn certificate_lifetime(text: &str) -> Result<Duration, String> {
 
 /// Parses a number of connections; more than the upper bound exceeds the file descriptors of one machine.
 pub(super) fn connection_limit(text: &str) -> Result<usize, String> {
-    let number = text.trim().parse().ok().filter(|number| (1..=1_000_000).contains(number));
+    let number = text
+        .trim()
+        .parse()
+        .ok()
+        .filter(|number| (1..=1_000_000).contains(number));
     number.ok_or_else(|| "expected a number from 1 to 1000000".to_owned())
 }
 
@@ -196,14 +215,25 @@ mod tests {
 
     fn parse_limits(options: &[&str]) -> Result<CallerArgs, String> {
         let words = ["up"].iter().chain(options);
-        TestCommand::try_parse_from(words).map(|parsed| parsed.up.callers).map_err(|error| error.to_string())
+        TestCommand::try_parse_from(words)
+            .map(|parsed| parsed.up.callers)
+            .map_err(|error| error.to_string())
     }
 
     #[test]
     fn the_defaults_are_the_gateways() {
-        let GatewaySettings { header_timeout, idle_timeout, write_timeout, body_idle_timeout, .. } =
-            GatewaySettings::default();
-        let GatewaySettings { max_connections, retry_above: http3_retry_above, .. } = GatewaySettings::default();
+        let GatewaySettings {
+            header_timeout,
+            idle_timeout,
+            write_timeout,
+            body_idle_timeout,
+            ..
+        } = GatewaySettings::default();
+        let GatewaySettings {
+            max_connections,
+            retry_above_handshakes: http3_retry_above,
+            ..
+        } = GatewaySettings::default();
         let defaults = CallerArgs {
             header_timeout,
             idle_timeout,
@@ -223,25 +253,46 @@ mod tests {
         };
         assert_eq!(lifetime("3s").unwrap(), Duration::from_secs(3));
         for bad in ["2999ms", "25h", "soon"] {
-            assert!(lifetime(bad).unwrap_err().to_string().contains("--certificate-lifetime"));
+            assert!(
+                lifetime(bad)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("--certificate-lifetime")
+            );
         }
     }
 
     #[test]
     fn useless_limits_are_rejected() {
-        for option in ["--header-timeout", "--idle-timeout", "--write-timeout", "--body-idle-timeout"] {
+        for option in [
+            "--header-timeout",
+            "--idle-timeout",
+            "--write-timeout",
+            "--body-idle-timeout",
+        ] {
             assert!(parse_limits(&[option, "1m30s"]).is_ok());
-            for (bad, reason) in
-                [("0", "cut off everybody"), ("soon", "invalid duration"), ("1ns", "1ms"), ("25h", "24h")]
-            {
+            for (bad, reason) in [
+                ("0", "cut off everybody"),
+                ("soon", "invalid duration"),
+                ("1ns", "1ms"),
+                ("25h", "24h"),
+            ] {
                 let text = parse_limits(&[option, bad]).unwrap_err();
                 assert!(text.contains(reason) && text.contains(option), "{text}");
             }
         }
         for bad in ["0", "many", "1000001", "-1", "18446744073709551616"] {
             let text = parse_limits(&[&format!("--max-connections={bad}")]).unwrap_err();
-            assert!(text.contains("from 1 to 1000000") && text.contains("--max-connections"), "{text}");
+            assert!(
+                text.contains("from 1 to 1000000") && text.contains("--max-connections"),
+                "{text}"
+            );
         }
-        assert_eq!(parse_limits(&["--max-connections", "7"]).unwrap().max_connections, 7);
+        assert_eq!(
+            parse_limits(&["--max-connections", "7"])
+                .unwrap()
+                .max_connections,
+            7
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The text that `nearpath up` prints once it serves.
 
-use nearpath_server::{Auth, ForwardMode, IsolationLevel, ServerSettings};
+use nearpath_server::{AuthMode, ForwardMode, IsolationLevel, ServerSettings};
 
 /// Prints addresses, folders and the isolation on standard error.
 pub(super) fn print(settings: &ServerSettings, isolation: IsolationLevel) {
@@ -8,15 +8,23 @@ pub(super) fn print(settings: &ServerSettings, isolation: IsolationLevel) {
     print_addresses(settings);
     eprintln!("  state    {}", settings.data_dir.display());
     match &settings.auth {
-        Auth::Off => eprintln!("  password none (--insecure)"),
-        Auth::Files(folder) => eprintln!("  password in {}", folder.join("basic-auth-password").display()),
-        Auth::Generated | Auth::Given(_) => {
-            eprintln!("  password in {}", settings.data_dir.join("basic-auth-password").display());
+        AuthMode::Disabled => eprintln!("  password none (--insecure)"),
+        AuthMode::Files(folder) => eprintln!(
+            "  password in {}",
+            folder.join("basic-auth-password").display()
+        ),
+        AuthMode::Generated | AuthMode::Provided(_) => {
+            eprintln!(
+                "  password in {}",
+                settings.data_dir.join("basic-auth-password").display()
+            );
         }
     }
     let isolation = match isolation {
         IsolationLevel::Root => "namespaces, cgroups, seccomp",
-        IsolationLevel::UserNamespace => "user namespaces (`nearpath doctor` shows what is lost without root)",
+        IsolationLevel::UserNamespace => {
+            "user namespaces (`nearpath doctor` shows what is lost without root)"
+        }
         IsolationLevel::None => {
             "none (--no-sandbox): functions run with your rights; edges between them are not enforced"
         }

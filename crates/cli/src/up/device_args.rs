@@ -41,8 +41,10 @@ pub struct DeviceArgs {
 }
 
 fn observe_interval(text: &str) -> Result<Duration, String> {
-    match duration::parse(text) {
-        Ok(interval) if interval < MIN_OBSERVE_INTERVAL => Err("the shortest interval is 100ms".to_owned()),
+    match duration::parse_duration(text) {
+        Ok(interval) if interval < MIN_OBSERVE_INTERVAL => {
+            Err("the shortest interval is 100ms".to_owned())
+        }
         Ok(interval) => Ok(interval),
         Err(error) => Err(error.to_string()),
     }

@@ -10,18 +10,24 @@ mod settings;
 
 use std::process::ExitCode;
 
-use nearpath_daemon::logs::{self, Format};
+use nearpath_daemon::logs::{self, LogFormat};
 
 pub use args::{CallerArgs, ForwardArg, Toggle, UpArgs};
 pub use device_args::DeviceArgs;
 
 /// Runs until a signal or a successor. The exit code is 0 after an orderly end, 1 if the server did not start or failed.
 pub(crate) fn run(args: UpArgs) -> ExitCode {
-    let log_format = if args.log_json { Format::Json } else { Format::Text };
-    let outcome = settings::from_args(args).map_err(|error| error.to_string()).and_then(|settings| {
-        logs::init(log_format);
-        nearpath_server::run(settings, banner::print).map_err(|error| error.to_string())
-    });
+    let log_format = if args.log_json {
+        LogFormat::Json
+    } else {
+        LogFormat::Text
+    };
+    let outcome = settings::from_args(args)
+        .map_err(|error| error.to_string())
+        .and_then(|settings| {
+            logs::init(log_format);
+            nearpath_server::run(settings, banner::print).map_err(|error| error.to_string())
+        });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

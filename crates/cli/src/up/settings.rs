@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nearpath_server::{
-    Auth, CoapSettings, DeviceSettings, ForwardMode, GatewaySettings, MqttSettings, ServerSettings, TlsSettings,
+    AuthMode, CoapSettings, DeviceSettings, ForwardMode, GatewaySettings, MqttSettings,
+    ServerSettings, TlsSettings,
 };
 use thiserror::Error;
 
@@ -17,13 +18,21 @@ use super::device_args::DeviceArgs;
 /// The options contradict each other, or a file they need is missing.
 #[derive(Debug, Error)]
 pub(super) enum SettingsError {
-    #[error("--insecure is for loopback addresses only, and {0} is not one: drop --insecure, or listen on 127.0.0.1")]
+    #[error(
+        "--insecure is for loopback addresses only, and {0} is not one: drop --insecure, or listen on 127.0.0.1"
+    )]
     Insecure(SocketAddr),
-    #[error("--mqtt-listen {0}: --insecure leaves no password for it; --mqtt-anonymous opens it to everybody")]
+    #[error(
+        "--mqtt-listen {0}: --insecure leaves no password for it; --mqtt-anonymous opens it to everybody"
+    )]
     OpenMqtt(SocketAddr),
-    #[error("--coap-listen {0}: CoAP has no passwords; --coap-anonymous opens it to everybody who reaches it")]
+    #[error(
+        "--coap-listen {0}: CoAP has no passwords; --coap-anonymous opens it to everybody who reaches it"
+    )]
     OpenCoap(SocketAddr),
-    #[error("the watchdog {0} is missing: `make build` puts it next to nearpath, --watchdog names another path")]
+    #[error(
+        "the watchdog {0} is missing: `make build` puts it next to nearpath, --watchdog names another path"
+    )]
     NoWatchdog(PathBuf),
     #[error("--data-dir: {0}")]
     DataDir(io::Error),
@@ -33,7 +42,11 @@ pub(super) enum SettingsError {
 pub(super) fn from_args(args: UpArgs) -> Result<ServerSettings, SettingsError> {
     let tls = tls_settings(&args);
     let public = [Some(args.listen), tls.as_ref().map(|tls| tls.listen)];
-    if let Some(addr) = public.into_iter().flatten().find(|addr| args.insecure && !addr.ip().is_loopback()) {
+    if let Some(addr) = public
+        .into_iter()
+        .flatten()
+        .find(|addr| args.insecure && !addr.ip().is_loopback())
+    {
         return Err(SettingsError::Insecure(addr));
     }
     check_devices(&args.devices, args.insecure)?;
@@ -60,15 +73,29 @@ pub(super) fn from_args(args: UpArgs) -> Result<ServerSettings, SettingsError> {
 }
 
 fn tls_settings(args: &UpArgs) -> Option<TlsSettings> {
-    let (listen, cert, key) = (args.tls_listen?, args.tls_cert.clone()?, args.tls_key.clone()?);
-    Some(TlsSettings { listen, cert, key, http3: args.http3 == Toggle::On })
+    let (listen, cert, key) = (
+        args.tls_listen?,
+        args.tls_cert.clone()?,
+        args.tls_key.clone()?,
+    );
+    Some(TlsSettings {
+        listen,
+        cert,
+        key,
+        http3: args.http3 == Toggle::On,
+    })
 }
 
 /// Rejects listeners that would be open to strangers without being declared so.
 fn check_devices(devices: &DeviceArgs, insecure: bool) -> Result<(), SettingsError> {
     let is_public = |addr: &SocketAddr| !addr.ip().to_canonical().is_loopback();
-    match (devices.mqtt_listen.filter(is_public), devices.coap_listen.filter(is_public)) {
-        (Some(addr), _) if insecure && !devices.mqtt_anonymous => Err(SettingsError::OpenMqtt(addr)),
+    match (
+        devices.mqtt_listen.filter(is_public),
+        devices.coap_listen.filter(is_public),
+    ) {
+        (Some(addr), _) if insecure && !devices.mqtt_anonymous => {
+            Err(SettingsError::OpenMqtt(addr))
+        }
         (_, Some(addr)) if !devices.coap_anonymous => Err(SettingsError::OpenCoap(addr)),
         _ => Ok(()),
     }
@@ -76,20 +103,26 @@ fn check_devices(devices: &DeviceArgs, insecure: bool) -> Result<(), SettingsErr
 
 /// Without a path, the watchdog next to this program.
 fn watchdog_path(given: Option<PathBuf>) -> Result<PathBuf, SettingsError> {
-    let next_to_exe = || std::env::current_exe().map(|exe| exe.with_file_name("nearpath-watchdog")).unwrap_or_default();
+    let next_to_exe = || {
+        std::env::current_exe()
+            .map(|exe| exe.with_file_name("nearpath-watchdog"))
+            .unwrap_or_default()
+    };
     let path = given.unwrap_or_else(next_to_exe);
-    path.canonicalize().map_err(|_| SettingsError::NoWatchdog(path))
+    path.canonicalize()
+        .map_err(|_| SettingsError::NoWatchdog(path))
 }
 
 fn absolute_data_dir(given: Option<PathBuf>) -> Result<PathBuf, SettingsError> {
-    std::path::absolute(given.unwrap_or_else(crate::default_data_dir)).map_err(SettingsError::DataDir)
+    std::path::absolute(given.unwrap_or_else(crate::default_data_dir))
+        .map_err(SettingsError::DataDir)
 }
 
-fn auth(insecure: bool, secret_mount_path: Option<PathBuf>) -> Auth {
+fn auth(insecure: bool, secret_mount_path: Option<PathBuf>) -> AuthMode {
     match (insecure, secret_mount_path) {
-        (true, _) => Auth::Off,
-        (false, Some(folder)) => Auth::Files(folder),
-        (false, None) => Auth::Generated,
+        (true, _) => AuthMode::Disabled,
+        (false, Some(folder)) => AuthMode::Files(folder),
+        (false, None) => AuthMode::Generated,
     }
 }
 
@@ -102,14 +135,20 @@ fn at_least_one(threads: usize) -> NonZeroUsize {
 }
 
 fn gateway_settings(callers: &CallerArgs, drain_timeout: Duration) -> GatewaySettings {
-    let CallerArgs { header_timeout, idle_timeout, write_timeout, body_idle_timeout, .. } = *callers;
+    let CallerArgs {
+        header_timeout,
+        idle_timeout,
+        write_timeout,
+        body_idle_timeout,
+        ..
+    } = *callers;
     GatewaySettings {
         header_timeout,
         idle_timeout,
         write_timeout,
         body_idle_timeout,
         max_connections: callers.max_connections,
-        retry_above: callers.http3_retry_above,
+        retry_above_handshakes: callers.http3_retry_above,
         drain_timeout,
         ..GatewaySettings::default()
     }
@@ -121,7 +160,10 @@ fn device_settings(args: &DeviceArgs) -> DeviceSettings {
         anonymous: args.mqtt_anonymous,
         max_clients: args.mqtt_clients,
     });
-    let coap = args.coap_listen.map(|listen| CoapSettings { listen, observe_interval: args.coap_observe_interval });
+    let coap = args.coap_listen.map(|listen| CoapSettings {
+        listen,
+        observe_interval: args.coap_observe_interval,
+    });
     DeviceSettings { mqtt, coap }
 }
 
@@ -132,8 +174,14 @@ mod tests {
     #[test]
     fn a_data_directory_is_the_same_from_everywhere() {
         let here = std::env::current_dir().unwrap();
-        assert_eq!(absolute_data_dir(Some("state/here".into())).unwrap(), here.join("state/here"));
-        assert_eq!(absolute_data_dir(Some("/var/lib/nearpath".into())).unwrap(), PathBuf::from("/var/lib/nearpath"));
+        assert_eq!(
+            absolute_data_dir(Some("state/here".into())).unwrap(),
+            here.join("state/here")
+        );
+        assert_eq!(
+            absolute_data_dir(Some("/var/lib/nearpath".into())).unwrap(),
+            PathBuf::from("/var/lib/nearpath")
+        );
     }
 
     #[test]
@@ -148,8 +196,17 @@ mod tests {
             http3_retry_above: 7,
         };
         let got = gateway_settings(&typed, seconds(6));
-        let times = [got.header_timeout, got.idle_timeout, got.write_timeout, got.body_idle_timeout, got.drain_timeout];
-        assert_eq!((times, got.max_connections, got.retry_above), ([1, 2, 3, 4, 6].map(seconds), 5, 7));
+        let times = [
+            got.header_timeout,
+            got.idle_timeout,
+            got.write_timeout,
+            got.body_idle_timeout,
+            got.drain_timeout,
+        ];
+        assert_eq!(
+            (times, got.max_connections, got.retry_above_handshakes),
+            ([1, 2, 3, 4, 6].map(seconds), 5, 7)
+        );
     }
 
     fn device_args(mqtt: Option<&str>, coap: Option<&str>) -> DeviceArgs {
@@ -168,10 +225,31 @@ mod tests {
         let (loopback, public) = (Some("127.0.0.1:1"), Some("0.0.0.0:1"));
         let check = |args: DeviceArgs, insecure| check_devices(&args, insecure);
         assert!(check(device_args(loopback, loopback), true).is_ok());
-        assert!(check(device_args(public, None), false).is_ok(), "it has a password");
+        assert!(
+            check(device_args(public, None), false).is_ok(),
+            "it has a password"
+        );
         assert!(check(device_args(public, None), true).is_err());
         assert!(check(device_args(None, public), false).is_err());
-        assert!(check(DeviceArgs { coap_anonymous: true, ..device_args(None, public) }, false).is_ok());
-        assert!(check(DeviceArgs { mqtt_anonymous: true, ..device_args(public, None) }, true).is_ok());
+        assert!(
+            check(
+                DeviceArgs {
+                    coap_anonymous: true,
+                    ..device_args(None, public)
+                },
+                false
+            )
+            .is_ok()
+        );
+        assert!(
+            check(
+                DeviceArgs {
+                    mqtt_anonymous: true,
+                    ..device_args(public, None)
+                },
+                true
+            )
+            .is_ok()
+        );
     }
 }

@@ -16,10 +16,17 @@ async fn ls_prints_a_table_or_the_statuses() {
     let fake = FakeGateway::start(move |_, _| (200, list())).await;
     let table = "NAME  READY        INVOCATIONS  IMAGE\ncart  1/1                    7  file:///srv/x\nidle  asleep                 7  file:///srv/x\nweb   1/2 trouble            7  file:///srv/x\n";
     assert_eq!(fake.run(&["ls"]).await.expect(0).out, table);
-    let json = fake.run(&["ls", "--json", "-n", "dev"]).await.expect(0).json();
+    let json = fake
+        .run(&["ls", "--json", "-n", "dev"])
+        .await
+        .expect(0)
+        .json();
     assert_eq!(json[0]["name"], "cart");
     assert_eq!(json[2]["availableReplicas"], 1);
-    assert_eq!(fake.request_lines()[1], "GET /system/functions?namespace=dev");
+    assert_eq!(
+        fake.request_lines()[1],
+        "GET /system/functions?namespace=dev"
+    );
 }
 
 #[tokio::test]
@@ -32,13 +39,39 @@ async fn pool_shows_a_snapshot_or_rates() {
     let fake = FakeGateway::start(move |_, before| (200, json!([one(before * 1_000)]))).await;
     let table = fake.run(&["pool", "ls", "cart.dev"]).await.expect(0).out;
     assert!(
-        table.contains("cart.dev  db:5432      postgres     3     1  12/20        2") && table.contains("LISTEN 1"),
+        table.contains("cart.dev  db:5432      postgres     3     1  12/20        2")
+            && table.contains("LISTEN 1"),
         "{table}"
     );
-    assert_eq!(fake.run(&["pool", "ls", "-n", "dev", "--json"]).await.expect(0).json()[0]["pins"]["LISTEN"], 1);
+    assert_eq!(
+        fake.run(&["pool", "ls", "-n", "dev", "--json"])
+            .await
+            .expect(0)
+            .json()[0]["pins"]["LISTEN"],
+        1
+    );
     assert_eq!(fake.request_lines(), ["GET /system/pool?namespace=dev"; 2]);
-    assert!(fake.run(&["pool", "ls", "mail.dev"]).await.expect(4).err.contains("mail.dev"));
-    let top = fake.run(&["pool", "top", "-n", "dev", "--count", "1", "--interval", "100ms"]).await.expect(0).out;
+    assert!(
+        fake.run(&["pool", "ls", "mail.dev"])
+            .await
+            .expect(4)
+            .err
+            .contains("mail.dev")
+    );
+    let top = fake
+        .run(&[
+            "pool",
+            "top",
+            "-n",
+            "dev",
+            "--count",
+            "1",
+            "--interval",
+            "100ms",
+        ])
+        .await
+        .expect(0)
+        .out;
     assert!(
         top.starts_with("OWNER") && top.lines().count() == 2 && !top.contains('\x1b'),
         "a file gets no colours: {top}"
@@ -58,21 +91,51 @@ async fn describe_shows_instances_and_trouble() {
     ] {
         assert!(page.contains(wanted), "{wanted}\n{page}");
     }
-    let json = fake.run(&["describe", "web", "--json"]).await.expect(0).json();
+    let json = fake
+        .run(&["describe", "web", "--json"])
+        .await
+        .expect(0)
+        .json();
     assert_eq!(json["instances"][0]["startMs"]["spawn"], 1.25);
     assert_eq!(json["trouble"], "exit 1");
     let none = FakeGateway::start(|_, _| (404, "".into())).await;
-    assert!(none.run(&["describe", "web"]).await.expect(4).err.contains("no function web.openfaas-fn"));
+    assert!(
+        none.run(&["describe", "web"])
+            .await
+            .expect(4)
+            .err
+            .contains("no function web.openfaas-fn")
+    );
 }
 
 #[tokio::test]
 async fn logs_pass_every_option_to_the_gateway() {
     let line = json!({"name": "web", "namespace": "openfaas-fn", "instance": "i1", "timestamp": "2026-01-31T08:09:10Z", "text": "hello"});
     let fake = FakeGateway::start(move |_, _| (200, format!("{line}\n{line}\n").into())).await;
-    let plain = fake.run(&["logs", "web", "--tail", "2"]).await.expect(0).out;
+    let plain = fake
+        .run(&["logs", "web", "--tail", "2"])
+        .await
+        .expect(0)
+        .out;
     assert_eq!(plain, "2026-01-31T08:09:10Z i1 hello\n".repeat(2));
-    assert_eq!(fake.request_lines()[0], "GET /system/logs?name=web&namespace=openfaas-fn&follow=false&tail=2");
-    let json = fake.run(&["logs", "web.dev", "-f", "--since", "5m", "--instance", "i1", "--json"]).await.expect(0).out;
+    assert_eq!(
+        fake.request_lines()[0],
+        "GET /system/logs?name=web&namespace=openfaas-fn&follow=false&tail=2"
+    );
+    let json = fake
+        .run(&[
+            "logs",
+            "web.dev",
+            "-f",
+            "--since",
+            "5m",
+            "--instance",
+            "i1",
+            "--json",
+        ])
+        .await
+        .expect(0)
+        .out;
     assert_eq!(json.lines().count(), 2);
     let request = &fake.request_lines()[1];
     assert!(
@@ -86,13 +149,28 @@ async fn logs_pass_every_option_to_the_gateway() {
 async fn scale_sends_a_request_and_can_wait() {
     let fake = FakeGateway::start(|request, before| match request.line.starts_with("POST") {
         true => (202, json!({})),
-        false => (200, function_status("web", 3, if before > 1 { 3 } else { 0 }, None)),
+        false => (
+            200,
+            function_status("web", 3, if before > 1 { 3 } else { 0 }, None),
+        ),
     })
     .await;
-    let run = fake.run(&["scale", "web", "3", "--wait", "--json"]).await.expect(0);
-    assert_eq!(fake.request_lines()[0], "POST /system/scale-function/web?namespace=openfaas-fn");
-    assert_eq!(fake.requests()[0].json(), json!({"serviceName": "web", "namespace": "openfaas-fn", "replicas": 3}));
-    assert_eq!(run.json(), json!({"name": "web", "namespace": "openfaas-fn", "replicas": 3, "availableReplicas": 3}));
+    let run = fake
+        .run(&["scale", "web", "3", "--wait", "--json"])
+        .await
+        .expect(0);
+    assert_eq!(
+        fake.request_lines()[0],
+        "POST /system/scale-function/web?namespace=openfaas-fn"
+    );
+    assert_eq!(
+        fake.requests()[0].json(),
+        json!({"serviceName": "web", "namespace": "openfaas-fn", "replicas": 3})
+    );
+    assert_eq!(
+        run.json(),
+        json!({"name": "web", "namespace": "openfaas-fn", "replicas": 3, "availableReplicas": 3})
+    );
 }
 
 #[tokio::test]
@@ -104,20 +182,42 @@ async fn scale_warns_when_the_gateway_reduces_the_number() {
     let fake = FakeGateway::start(answer).await;
     let run = fake.run(&["scale", "web", "100000000"]).await.expect(0);
     assert_eq!(run.out, "web: 20 of 20 ready\n");
-    assert!(run.err.contains("warning: web.openfaas-fn: 100000000 replicas were requested"), "{}", run.err);
-    let woken = fake.run(&["scale", "web", "0", "--wait", "--json"]).await.expect(0);
+    assert!(
+        run.err
+            .contains("warning: web.openfaas-fn: 100000000 replicas were requested"),
+        "{}",
+        run.err
+    );
+    let woken = fake
+        .run(&["scale", "web", "0", "--wait", "--json"])
+        .await
+        .expect(0);
     assert_eq!(woken.json()["replicas"], 20);
-    assert!(woken.err.contains("a call has woken it again"), "{}", woken.err);
+    assert!(
+        woken.err.contains("a call has woken it again"),
+        "{}",
+        woken.err
+    );
 }
 
 #[tokio::test]
 async fn version_works_with_and_without_a_gateway() {
     let info = json!({"provider": {"provider": "nearpath", "version": {"release": "0.1.0"}, "orchestration": "nearpath"}, "version": {"release": "0.1.0"}, "arch": "x86_64"});
     let fake = FakeGateway::start(move |_, _| (200, info.clone())).await;
-    assert!(fake.run(&["version"]).await.expect(0).out.contains("server  nearpath 0.1.0 at http://127.0.0.1"));
+    assert!(
+        fake.run(&["version"])
+            .await
+            .expect(0)
+            .out
+            .contains("server  nearpath 0.1.0 at http://127.0.0.1")
+    );
     let json = fake.run(&["version", "--json"]).await.expect(0).json();
     assert_eq!(json["server"]["provider"]["provider"], "nearpath");
-    let alone = CliRun::new(&["version", "--json", "-g", "http://127.0.0.1:1"]).output().await.expect(0).json();
+    let alone = CliRun::new(&["version", "--json", "-g", "http://127.0.0.1:1"])
+        .output()
+        .await
+        .expect(0)
+        .json();
     assert_eq!(alone["server"], Value::Null);
     assert_eq!(alone["client"]["version"], env!("CARGO_PKG_VERSION"));
 }
@@ -132,21 +232,45 @@ async fn credentials_come_from_option_variable_or_the_data_directory() {
     std::fs::write(&password_file, "typed").unwrap();
     let fake = FakeGateway::start(|_, _| (200, json!([]))).await;
     let url = format!("http://{}", fake.addr);
-    let run = |args: &[&str]| CliRun::new(args).env("OPENFAAS_URL", &url).env("NEARPATH_DATA_DIR", data_dir);
+    let run = |args: &[&str]| {
+        CliRun::new(args)
+            .env("OPENFAAS_URL", &url)
+            .env("NEARPATH_DATA_DIR", data_dir)
+    };
     run(&["ls"]).output().await.expect(0);
-    run(&["ls"]).env("NEARPATH_PASSWORD", "variable").output().await.expect(0);
-    run(&["ls", "--username", "me", "--password-file", password_file.to_str().unwrap()])
-        .env("NEARPATH_PASSWORD", "no")
+    run(&["ls"])
+        .env("NEARPATH_PASSWORD", "variable")
         .output()
         .await
         .expect(0);
+    run(&[
+        "ls",
+        "--username",
+        "me",
+        "--password-file",
+        password_file.to_str().unwrap(),
+    ])
+    .env("NEARPATH_PASSWORD", "no")
+    .output()
+    .await
+    .expect(0);
     fake.run(&["ls"]).await.expect(0);
     let sent: Vec<_> = fake
         .requests()
         .iter()
-        .map(|request| request.headers.get("authorization").map(|h| h.to_str().unwrap().to_owned()))
+        .map(|request| {
+            request
+                .headers
+                .get("authorization")
+                .map(|h| h.to_str().unwrap().to_owned())
+        })
         .collect();
     let basic = |base64: &str| Some(format!("Basic {base64}"));
-    let wanted = [basic("cm9vdDpsb2NhbA=="), basic("YWRtaW46dmFyaWFibGU="), basic("bWU6dHlwZWQ="), None];
+    let wanted = [
+        basic("cm9vdDpsb2NhbA=="),
+        basic("YWRtaW46dmFyaWFibGU="),
+        basic("bWU6dHlwZWQ="),
+        None,
+    ];
     assert_eq!(sent, wanted);
 }

@@ -15,9 +15,14 @@ fn folder(stack: &str) -> tempfile::TempDir {
 
 /// PUT finds nothing, POST makes it, then it is ready.
 fn fresh(request: &RecordedRequest, _: usize) -> FakeReply {
-    let name = request.line.strip_prefix("GET /system/function/").and_then(|rest| rest.split('?').next());
+    let name = request
+        .line
+        .strip_prefix("GET /system/function/")
+        .and_then(|rest| rest.split('?').next());
     match (request.line.as_str(), name) {
-        ("PUT /system/functions", _) => (404, "controller: no_function: there is no function".into()),
+        ("PUT /system/functions", _) => {
+            (404, "controller: no_function: there is no function".into())
+        }
         (_, Some(name)) => (200, function_status(name, 1, 1, None)),
         _ => (202, json!({})),
     }
@@ -37,14 +42,35 @@ async fn each_function_is_put_then_posted_then_waited_for() {
     let ask = |name: &str| format!("GET /system/function/{name}?namespace=openfaas-fn&usage=1");
     let put = "PUT /system/functions".to_owned();
     let post = "POST /system/functions".to_owned();
-    assert_eq!(fake.request_lines(), [put.clone(), post.clone(), put, post, ask("front"), ask("cart")]);
-    let image = format!("file://{}", folder.path().join("front").canonicalize().unwrap().display());
+    assert_eq!(
+        fake.request_lines(),
+        [
+            put.clone(),
+            post.clone(),
+            put,
+            post,
+            ask("front"),
+            ask("cart")
+        ]
+    );
+    let image = format!(
+        "file://{}",
+        folder
+            .path()
+            .join("front")
+            .canonicalize()
+            .unwrap()
+            .display()
+    );
     let spec = fake.requests()[1].json();
     assert_eq!(spec["service"], "front");
     assert_eq!(spec["image"], image);
     assert_eq!(spec["envProcess"], "cat");
     assert_eq!(spec["limits"]["memory"], "64Mi");
-    assert_eq!(spec["annotations"], json!({"nearpath.io/calls": "cart", "nearpath.io/chain": "shop"}));
+    assert_eq!(
+        spec["annotations"],
+        json!({"nearpath.io/calls": "cart", "nearpath.io/chain": "shop"})
+    );
     let row = json!({"name": "front", "namespace": "openfaas-fn", "outcome": "created", "ready": true, "url": format!("{url}/function/front")});
     assert_eq!(run.json()[0], row);
     assert_eq!(run.err, "", "--json is quiet");
@@ -59,9 +85,16 @@ async fn progress_is_printed_line_by_line_without_a_terminal() {
     };
     let fake = FakeGateway::start(answer).await;
     let url = format!("http://{}", fake.addr);
-    let run =
-        CliRun::new(&["deploy", "--filter", "c*", "-g", &url]).current_dir(folder.path()).output().await.expect(0);
-    assert!(run.err.contains("cart: starting 0/1") && run.err.contains("cart: ready 1/1"), "{}", run.err);
+    let run = CliRun::new(&["deploy", "--filter", "c*", "-g", &url])
+        .current_dir(folder.path())
+        .output()
+        .await
+        .expect(0);
+    assert!(
+        run.err.contains("cart: starting 0/1") && run.err.contains("cart: ready 1/1"),
+        "{}",
+        run.err
+    );
     assert!(run.out.contains("cart  updated   ready 1/1"), "{}", run.out);
     assert!(!run.out.contains("front") && !run.err.contains('\x1b'));
 }
@@ -70,10 +103,16 @@ async fn progress_is_printed_line_by_line_without_a_terminal() {
 async fn a_function_that_crashes_at_start_fails_with_its_output() {
     let answer = |request: &RecordedRequest, _: usize| match request.line.starts_with("PUT") {
         true => (202, json!({})),
-        false => (200, function_status("bad", 1, 0, Some("python3: can't open file 'x.py'"))),
+        false => (
+            200,
+            function_status("bad", 1, 0, Some("python3: can't open file 'x.py'")),
+        ),
     };
     let fake = FakeGateway::start(answer).await;
-    let run = fake.run(&["deploy", "bad", "--image", "x", "--json"]).await.expect(7);
+    let run = fake
+        .run(&["deploy", "bad", "--image", "x", "--json"])
+        .await
+        .expect(7);
     assert!(run.err.contains("can't open file"), "{}", run.err);
     assert_eq!(run.json()[0]["ready"], false);
     assert_eq!(run.json()[0]["error"], "python3: can't open file 'x.py'");
@@ -82,12 +121,28 @@ async fn a_function_that_crashes_at_start_fails_with_its_output() {
 #[tokio::test]
 async fn a_function_that_is_not_ready_in_time_is_reported() {
     let fake = FakeGateway::start(|request, _| {
-        (200, if request.line.starts_with("PUT") { json!({}) } else { function_status("f", 2, 1, None) })
+        (
+            200,
+            if request.line.starts_with("PUT") {
+                json!({})
+            } else {
+                function_status("f", 2, 1, None)
+            },
+        )
     })
     .await;
-    let run = fake.run(&["deploy", "f", "--image", "x", "--timeout", "100ms"]).await.expect(7);
-    assert!(run.err.contains("not ready after 100ms: starting 1/2"), "{}", run.err);
-    fake.run(&["deploy", "f", "--image", "x", "--no-wait"]).await.expect(0);
+    let run = fake
+        .run(&["deploy", "f", "--image", "x", "--timeout", "100ms"])
+        .await
+        .expect(7);
+    assert!(
+        run.err.contains("not ready after 100ms: starting 1/2"),
+        "{}",
+        run.err
+    );
+    fake.run(&["deploy", "f", "--image", "x", "--no-wait"])
+        .await
+        .expect(0);
 }
 
 #[tokio::test]
@@ -127,9 +182,16 @@ async fn one_refused_function_does_not_stop_the_others() {
     };
     let fake = FakeGateway::start(answer).await;
     let url = format!("http://{}", fake.addr);
-    let run = CliRun::new(&["deploy", "--no-wait", "-g", &url]).current_dir(folder.path()).output().await.expect(1);
+    let run = CliRun::new(&["deploy", "--no-wait", "-g", &url])
+        .current_dir(folder.path())
+        .output()
+        .await
+        .expect(1);
     assert!(
-        run.err.contains("cannot deploy front") && run.err.contains("400: controller: bad_request: no such secret"),
+        run.err.contains("cannot deploy front")
+            && run
+                .err
+                .contains("400: controller: bad_request: no such secret"),
         "{}",
         run.err
     );
@@ -139,14 +201,28 @@ async fn one_refused_function_does_not_stop_the_others() {
 #[tokio::test]
 async fn a_missing_secret_is_reported_with_the_command_that_creates_it() {
     let answer = |request: &RecordedRequest, _: usize| match request.line.as_str() {
-        "GET /system/secrets?namespace=openfaas-fn" => (200, json!([{"name": "there", "namespace": "openfaas-fn"}])),
+        "GET /system/secrets?namespace=openfaas-fn" => {
+            (200, json!([{"name": "there", "namespace": "openfaas-fn"}]))
+        }
         _ => (400, "controller: bad_request: no such secret".into()),
     };
     let fake = FakeGateway::start(answer).await;
-    let run = fake.run(&["deploy", "f", "--image", "x", "--secret", "there", "--secret", "key"]).await.expect(1);
+    let run = fake
+        .run(&[
+            "deploy", "f", "--image", "x", "--secret", "there", "--secret", "key",
+        ])
+        .await
+        .expect(1);
     let body = r#"{"name":"key","namespace":"openfaas-fn","value":"VALUE"}"#;
-    let wanted = format!("create secret key first: curl -d '{body}' http://{}/system/secrets", fake.addr);
-    assert!(run.err.contains(&wanted) && !run.err.contains("secret there"), "{}", run.err);
+    let wanted = format!(
+        "create secret key first: curl -d '{body}' http://{}/system/secrets",
+        fake.addr
+    );
+    assert!(
+        run.err.contains(&wanted) && !run.err.contains("secret there"),
+        "{}",
+        run.err
+    );
 }
 
 #[tokio::test]
@@ -154,8 +230,20 @@ async fn a_missing_file_names_its_option() {
     let folder = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| CliRun::new(args).current_dir(folder.path()).output();
     let named = run(&["deploy", "-f", "no.yml"]).await.expect(6);
-    assert!(named.err.contains("cannot read the stack file no.yml (-f): No such file"), "{}", named.err);
-    assert!(run(&["deploy"]).await.expect(2).err.contains("name a file with -f"));
+    assert!(
+        named
+            .err
+            .contains("cannot read the stack file no.yml (-f): No such file"),
+        "{}",
+        named.err
+    );
+    assert!(
+        run(&["deploy"])
+            .await
+            .expect(2)
+            .err
+            .contains("name a file with -f")
+    );
 }
 
 #[tokio::test]
@@ -163,7 +251,11 @@ async fn an_invalid_file_is_reported_with_positions_and_nothing_is_sent() {
     let folder = folder("functions:\n  Front: {image: x}\n  cart: {imag: x}\n");
     let fake = FakeGateway::start(fresh).await;
     let url = format!("http://{}", fake.addr);
-    let run = CliRun::new(&["deploy", "-g", &url]).current_dir(folder.path()).output().await.expect(6);
+    let run = CliRun::new(&["deploy", "-g", &url])
+        .current_dir(folder.path())
+        .output()
+        .await
+        .expect(6);
     for wanted in [
         "stack.yml:2:3: error: invalid function name \"Front\"",
         "stack.yml:3:3: error:",
@@ -177,27 +269,62 @@ async fn an_invalid_file_is_reported_with_positions_and_nothing_is_sent() {
 #[tokio::test]
 async fn the_gateway_is_chosen_by_option_then_variable_then_file() {
     let folder = folder(STACK);
-    let by_file = CliRun::new(&["deploy"]).current_dir(folder.path()).output().await.expect(3);
-    assert!(by_file.err.contains("http://127.0.0.1:1:"), "{}", by_file.err);
+    let by_file = CliRun::new(&["deploy"])
+        .current_dir(folder.path())
+        .output()
+        .await
+        .expect(3);
+    assert!(
+        by_file.err.contains("http://127.0.0.1:1:"),
+        "{}",
+        by_file.err
+    );
     let fake = FakeGateway::start(fresh).await;
     let url = format!("http://{}", fake.addr);
-    let run = |args: &'static [&'static str]| CliRun::new(args).env("OPENFAAS_URL", &url).current_dir(folder.path());
+    let run = |args: &'static [&'static str]| {
+        CliRun::new(args)
+            .env("OPENFAAS_URL", &url)
+            .current_dir(folder.path())
+    };
     run(&["deploy", "--no-wait"]).output().await.expect(0);
-    run(&["deploy", "--no-wait", "--gateway", "http://127.0.0.1:2"]).output().await.expect(3);
+    run(&["deploy", "--no-wait", "--gateway", "http://127.0.0.1:2"])
+        .output()
+        .await
+        .expect(3);
 }
 
 #[tokio::test]
 async fn rm_removes_existing_functions_and_reports_missing_ones() {
     let answer = |request: &RecordedRequest, _: usize| {
-        if request.body.contains("gone") { (404, "no".into()) } else { (200, json!({})) }
+        if request.body.contains("gone") {
+            (404, "no".into())
+        } else {
+            (200, json!({}))
+        }
     };
     let fake = FakeGateway::start(answer).await;
-    let run = fake.run(&["rm", "gone", "cart.dev", "--json"]).await.expect(4);
-    assert_eq!(fake.request_lines(), ["DELETE /system/functions", "DELETE /system/functions"]);
-    assert_eq!(fake.requests()[1].json(), json!({"functionName": "cart", "namespace": "dev"}));
-    assert_eq!(run.json()[1], json!({"name": "cart", "namespace": "dev", "removed": true}));
+    let run = fake
+        .run(&["rm", "gone", "cart.dev", "--json"])
+        .await
+        .expect(4);
+    assert_eq!(
+        fake.request_lines(),
+        ["DELETE /system/functions", "DELETE /system/functions"]
+    );
+    assert_eq!(
+        fake.requests()[1].json(),
+        json!({"functionName": "cart", "namespace": "dev"})
+    );
+    assert_eq!(
+        run.json()[1],
+        json!({"name": "cart", "namespace": "dev", "removed": true})
+    );
     assert_eq!(run.json()[0]["removed"], false);
-    assert!(run.err.contains("there is no function gone.openfaas-fn"), "{}", run.err);
+    assert!(
+        run.err.contains("there is no function gone.openfaas-fn"),
+        "{}",
+        run.err
+    );
 }
 
 #[tokio::test]
@@ -206,6 +333,9 @@ async fn rm_of_a_file_needs_no_folders() {
     std::fs::remove_dir(folder.path().join("front")).unwrap();
     let fake = FakeGateway::start(|_, _| (200, json!({}))).await;
     let file = folder.path().join("stack.yml");
-    let run = fake.run(&["rm", "-f", file.to_str().unwrap()]).await.expect(0);
+    let run = fake
+        .run(&["rm", "-f", file.to_str().unwrap()])
+        .await
+        .expect(0);
     assert_eq!(run.out, "front: removed\ncart: removed\n");
 }

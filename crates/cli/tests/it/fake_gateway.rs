@@ -43,7 +43,9 @@ pub(crate) struct FakeGateway {
 
 impl FakeGateway {
     /// Starts a gateway. `answer` gets each request and the number of requests before it.
-    pub(crate) async fn start(answer: impl Fn(&RecordedRequest, usize) -> FakeReply + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(
+        answer: impl Fn(&RecordedRequest, usize) -> FakeReply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -51,9 +53,12 @@ impl FakeGateway {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (log, answer) = (Arc::clone(&log), Arc::clone(&answer));
-                let service = service_fn(move |request| reply(request, Arc::clone(&log), Arc::clone(&answer)));
+                let service = service_fn(move |request| {
+                    reply(request, Arc::clone(&log), Arc::clone(&answer))
+                });
                 tokio::spawn(
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
+                    hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service),
                 );
             }
         });
@@ -65,12 +70,18 @@ impl FakeGateway {
     }
 
     pub(crate) fn request_lines(&self) -> Vec<String> {
-        self.requests().into_iter().map(|request| request.line).collect()
+        self.requests()
+            .into_iter()
+            .map(|request| request.line)
+            .collect()
     }
 
     /// Runs the program against this gateway.
     pub(crate) async fn run(&self, args: &[&str]) -> CliOutput {
-        CliRun::new(args).env("OPENFAAS_URL", &format!("http://{}", self.addr)).output().await
+        CliRun::new(args)
+            .env("OPENFAAS_URL", &format!("http://{}", self.addr))
+            .output()
+            .await
     }
 }
 
@@ -82,7 +93,11 @@ async fn reply(
     // Bodies in these tests are text or JSON.
     let (head, body) = request.into_parts();
     let body = String::from_utf8_lossy(&body.collect().await?.to_bytes()).into_owned();
-    let recorded = RecordedRequest { line: format!("{} {}", head.method, head.uri), headers: head.headers, body };
+    let recorded = RecordedRequest {
+        line: format!("{} {}", head.method, head.uri),
+        headers: head.headers,
+        body,
+    };
     let before = {
         let mut log = log.lock().unwrap();
         log.push(recorded.clone());
@@ -135,9 +150,20 @@ pub(crate) struct CliOutput {
 impl CliRun {
     pub(crate) fn new(args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath"));
-        command.args(args).env_clear().env("HOME", "/nonexistent").env("NEARPATH_DATA_DIR", "/nonexistent");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        Self { command, stdin: None }
+        command
+            .args(args)
+            .env_clear()
+            .env("HOME", "/nonexistent")
+            .env("NEARPATH_DATA_DIR", "/nonexistent");
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        Self {
+            command,
+            stdin: None,
+        }
     }
 
     pub(crate) fn env(mut self, key: &str, value: &str) -> Self {
@@ -164,7 +190,11 @@ impl CliRun {
         }
         let output = within(child.wait_with_output()).await.unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        CliOutput { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+        CliOutput {
+            code: output.status.code().unwrap(),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
     }
 }
 
@@ -172,7 +202,11 @@ impl CliOutput {
     /// Asserts the exit code; a failure shows the output.
     #[track_caller]
     pub(crate) fn expect(self, code: i32) -> Self {
-        assert_eq!(self.code, code, "stdout: {}\nstderr: {}", self.out, self.err);
+        assert_eq!(
+            self.code, code,
+            "stdout: {}\nstderr: {}",
+            self.out, self.err
+        );
         self
     }
 

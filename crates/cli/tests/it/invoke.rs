@@ -5,12 +5,18 @@ use crate::fake_gateway::{CliRun, FakeGateway};
 #[tokio::test]
 async fn request_and_response_bodies_pass_unchanged() {
     let fake = FakeGateway::start(|request, _| (200, request.body.clone().into())).await;
-    let run = fake.run(&["invoke", "echo", "-d", "hello\n"]).await.expect(0);
+    let run = fake
+        .run(&["invoke", "echo", "-d", "hello\n"])
+        .await
+        .expect(0);
     assert_eq!(run.out, "hello\n");
     let request = &fake.requests()[0];
     assert_eq!(request.line, "POST /function/echo");
     assert_eq!(request.headers["content-length"], "6");
-    assert!(!request.headers.contains_key("authorization"), "a function has no business with the password");
+    assert!(
+        !request.headers.contains_key("authorization"),
+        "a function has no business with the password"
+    );
 }
 
 #[tokio::test]
@@ -38,8 +44,14 @@ async fn every_option_reaches_the_function() {
     ];
     fake.run(&args).await.expect(0);
     let request = &fake.requests()[0];
-    assert_eq!(request.line, "PATCH /function/echo.dev/a/b?k=%C3%A4%20%26&x=1");
-    assert_eq!((&request.headers["x-one"], &request.headers["x-two"]), (&"1".parse().unwrap(), &"2".parse().unwrap()));
+    assert_eq!(
+        request.line,
+        "PATCH /function/echo.dev/a/b?k=%C3%A4%20%26&x=1"
+    );
+    assert_eq!(
+        (&request.headers["x-one"], &request.headers["x-two"]),
+        (&"1".parse().unwrap(), &"2".parse().unwrap())
+    );
     assert_eq!(request.headers["content-type"], "application/json");
 }
 
@@ -48,14 +60,32 @@ async fn standard_input_and_files_are_bodies() {
     let fake = FakeGateway::start(|request, _| (200, request.body.clone().into())).await;
     let url = format!("http://{}", fake.addr);
     let big = vec![b'x'; 1 << 20];
-    let run = CliRun::new(&["invoke", "echo", "-g", &url]).stdin(&big).output().await.expect(0);
+    let run = CliRun::new(&["invoke", "echo", "-g", &url])
+        .stdin(&big)
+        .output()
+        .await
+        .expect(0);
     assert_eq!(run.out.len(), big.len());
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "from a file").unwrap();
     let data = format!("@{}", file.path().display());
-    assert_eq!(fake.run(&["invoke", "echo", "-d", &data]).await.expect(0).out, "from a file");
-    fake.run(&["invoke", "echo", "-d", "@/nonexistent/x"]).await.expect(2);
-    assert_eq!(fake.run(&["invoke", "echo", "-X", "GET"]).await.expect(0).out, "");
+    assert_eq!(
+        fake.run(&["invoke", "echo", "-d", &data])
+            .await
+            .expect(0)
+            .out,
+        "from a file"
+    );
+    fake.run(&["invoke", "echo", "-d", "@/nonexistent/x"])
+        .await
+        .expect(2);
+    assert_eq!(
+        fake.run(&["invoke", "echo", "-X", "GET"])
+            .await
+            .expect(0)
+            .out,
+        ""
+    );
 }
 
 #[tokio::test]
@@ -68,10 +98,26 @@ async fn the_exit_code_distinguishes_platform_and_function() {
     })
     .await;
     let none = fake.run(&["invoke", "none"]).await.expect(4);
-    assert!(none.err.contains("nearpath: 404: gateway: no_function: refused") && none.out.is_empty(), "{}", none.err);
-    assert!(fake.run(&["invoke", "busy"]).await.expect(8).err.contains("overload"));
+    assert!(
+        none.err
+            .contains("nearpath: 404: gateway: no_function: refused")
+            && none.out.is_empty(),
+        "{}",
+        none.err
+    );
+    assert!(
+        fake.run(&["invoke", "busy"])
+            .await
+            .expect(8)
+            .err
+            .contains("overload")
+    );
     let own = fake.run(&["invoke", "own"]).await.expect(8);
-    assert!(own.out == "my own 404" && own.err.contains("the function answered 404"), "{}", own.err);
+    assert!(
+        own.out == "my own 404" && own.err.contains("the function answered 404"),
+        "{}",
+        own.err
+    );
     assert_eq!(fake.run(&["invoke", "crash"]).await.expect(8).out, "oops");
 }
 
@@ -80,13 +126,24 @@ async fn verbose_prints_the_response_head_on_standard_error() {
     let fake = FakeGateway::start(|_, _| (201, "made".into())).await;
     let run = fake.run(&["invoke", "echo", "-v"]).await.expect(0);
     assert_eq!(run.out, "made");
-    assert!(run.err.starts_with("HTTP/1.1 201 Created\n") && run.err.contains("content-length: 4"), "{}", run.err);
+    assert!(
+        run.err.starts_with("HTTP/1.1 201 Created\n") && run.err.contains("content-length: 4"),
+        "{}",
+        run.err
+    );
 }
 
 #[tokio::test]
 async fn a_call_is_aborted_after_its_timeout() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap(); // accepts in its backlog, never answers
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let run = CliRun::new(&["invoke", "echo", "-g", &url, "--timeout", "200ms"]).output().await.expect(1);
-    assert!(run.err.contains("did not answer within 200ms"), "{}", run.err);
+    let run = CliRun::new(&["invoke", "echo", "-g", &url, "--timeout", "200ms"])
+        .output()
+        .await
+        .expect(1);
+    assert!(
+        run.err.contains("did not answer within 200ms"),
+        "{}",
+        run.err
+    );
 }

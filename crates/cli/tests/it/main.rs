@@ -1,5 +1,8 @@
 //! The real program against a scripted gateway: its requests, its output, its exit codes.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on says so by panicking"
+)]
 
 mod calls;
 mod deploy;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use nearpath_p2p::control::{Heard, Line, Settings};
-use nearpath_p2p::message::Pass;
+use nearpath_p2p::control::{ControlConnection, ControlEvent, ControlSettings};
+use nearpath_p2p::message::SignedToken;
 use nearpath_testkit::{free_addr, within};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -15,7 +15,16 @@ use crate::fake_gateway::CliRun;
 /// The program that serves, and what it printed.
 async fn start(key: &Path, admin: &str) -> (Child, Value) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_nearpath"))
-        .args(["rendezvous", "--json", "--listen", "127.0.0.1:0", "--observe", "127.0.0.1:0", "--admin-listen", admin])
+        .args([
+            "rendezvous",
+            "--json",
+            "--listen",
+            "127.0.0.1:0",
+            "--observe",
+            "127.0.0.1:0",
+            "--admin-listen",
+            admin,
+        ])
         .arg("--key")
         .arg(key)
         .stdout(Stdio::piped())
@@ -23,13 +32,26 @@ async fn start(key: &Path, admin: &str) -> (Child, Value) {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let line = within(lines.next_line()).await.unwrap().expect("it says where it is");
+    let line = within(lines.next_line())
+        .await
+        .unwrap()
+        .expect("it says where it is");
     (child, serde_json::from_str(&line).unwrap())
 }
 
 async fn ticket(key: &Path, worker: &str) -> Value {
     let key = key.to_str().unwrap();
-    let args = ["rendezvous", "ticket", "--job", "sort", "--worker", worker, "--json", "--key", key];
+    let args = [
+        "rendezvous",
+        "ticket",
+        "--job",
+        "sort",
+        "--worker",
+        worker,
+        "--json",
+        "--key",
+        key,
+    ];
     CliRun::new(&args).output().await.expect(0).json()
 }
 
@@ -42,21 +64,32 @@ async fn a_ticket_admits_a_worker_until_shutdown() {
     assert_eq!(printed["observers"].as_array().unwrap().len(), 4);
     let minted = ticket(&key, "map/3").await;
     assert_eq!(minted["worker"], "spiffe://sort/ns/job/fn/map/instance/3");
-    let settings = Settings {
-        place: printed["rendezvous"].as_str().unwrap().parse().unwrap(),
-        ticket: Pass(minted["ticket"].as_str().unwrap().to_owned()),
+    let settings = ControlSettings {
+        url: printed["rendezvous"].as_str().unwrap().parse().unwrap(),
+        ticket: SignedToken(minted["ticket"].as_str().unwrap().to_owned()),
         tls: None,
     };
-    let (_line, mut heard) = Line::open(settings);
-    assert!(matches!(within(heard.recv()).await, Some(Heard::Here(_))));
+    let (_line, mut heard) = ControlConnection::open(settings);
+    assert!(matches!(
+        within(heard.recv()).await,
+        Some(ControlEvent::Connected(_))
+    ));
     let url = format!("http://{admin}/metrics");
-    let metrics =
-        tokio::task::spawn_blocking(move || ureq::get(url).call().unwrap().body_mut().read_to_string().unwrap());
+    let metrics = tokio::task::spawn_blocking(move || {
+        ureq::get(url)
+            .call()
+            .unwrap()
+            .body_mut()
+            .read_to_string()
+            .unwrap()
+    });
     let metrics = within(metrics).await.unwrap();
     assert!(metrics.contains("nearpath_rendezvous_lines 1"), "{metrics}");
     let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert!(matches!(within(heard.recv()).await, Some(Heard::Away { why }) if why.contains("going down")));
+    assert!(
+        matches!(within(heard.recv()).await, Some(ControlEvent::Disconnected { why }) if why.contains("going down"))
+    );
     assert_eq!(within(child.wait()).await.unwrap().code(), Some(0));
 }
 
@@ -65,9 +98,25 @@ async fn invalid_options_are_rejected_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("key");
     let key = key.to_str().unwrap();
-    let open = CliRun::new(&["rendezvous", "--listen", "0.0.0.0:0", "--key", key]).output().await.expect(2);
-    assert!(open.err.contains("--tls-cert") && open.err.contains("--behind-proxy"), "{}", open.err);
-    let args = ["rendezvous", "ticket", "--job", "sort", "--worker", "map/3", "--key", key];
+    let open = CliRun::new(&["rendezvous", "--listen", "0.0.0.0:0", "--key", key])
+        .output()
+        .await
+        .expect(2);
+    assert!(
+        open.err.contains("--tls-cert") && open.err.contains("--behind-proxy"),
+        "{}",
+        open.err
+    );
+    let args = [
+        "rendezvous",
+        "ticket",
+        "--job",
+        "sort",
+        "--worker",
+        "map/3",
+        "--key",
+        key,
+    ];
     let none = CliRun::new(&args).output().await.expect(1);
     assert!(none.err.contains("first start"), "{}", none.err);
     for args in [

@@ -1,7 +1,7 @@
 //! The rim of the stock: does what it says, tells it what happened.
 //!
 //! Everything is on one thread. No borrow is held over a call to another part, and a lease that is dropped, wherever that happens, only leaves word for
-//! [`Keeper::mind`]: adapters may drop one in the middle of something.
+//! [`ConnectionPool::run_maintenance`]: adapters may drop one in the middle of something.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,289 +16,342 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 
-use super::declared_keys::Declared;
-use super::dial::set_up;
+use super::declared_keys::DeclaredKeys;
+use super::dial::configure_socket;
 use super::liveness::is_quiet;
-use super::pending_connect::{Refused, Told, Waiting};
-use super::ready_slots::{Lifted, Trays};
-use super::resolver::Names;
-use super::{Backends, Gone, Lease, Need, NoConnection};
-use crate::adapter_state::Rooms;
-use crate::counters::Ledger;
-use crate::cwnd::Windows;
-use crate::destination::{Destination, Key};
-use crate::state::{Answer, Asker, KeyId, SocketId, Stock, Terms, Ticket};
+use super::pending_connect::{ConnectFailure, ConnectResult, PendingConnect};
+use super::ready_slots::{ReadySlotTable, TakeBackResult};
+use super::resolver::NameResolver;
+use super::{ConnectionLease, ConnectionSource, LeaseGuard, NextWaiter, NoConnection};
+use crate::adapter_state::AdapterRegistry;
+use crate::counters::DestinationCounters;
+use crate::cwnd::CwndCache;
+use crate::destination::{EgressDestination, PoolKey};
+use crate::state::{KeyId, KeyTerms, PoolState, RequestOutcome, RequesterId, SocketId, WaitTicket};
 
 /// All connections to destinations, and who waits for one.
 #[derive(Debug, Default)]
-pub struct Keeper {
-    pub(super) stock: RefCell<Stock>,
-    pub(super) sockets: RefCell<HashMap<SocketId, Held>>,
+pub struct ConnectionPool {
+    pub(super) state: RefCell<PoolState>,
+    pub(super) sockets: RefCell<HashMap<SocketId, PooledSocket>>,
     /// Leases that were dropped, of which the stock does not know yet.
-    pub(super) gone: RefCell<Vec<SocketId>>,
-    /// Wakes [`Keeper::mind`], which else sleeps until it is due.
-    pub(super) changed: Notify,
-    pub(super) minded: Cell<Option<Instant>>,
+    pub(super) dropped_leases: RefCell<Vec<SocketId>>,
+    /// Wakes [`ConnectionPool::run_maintenance`], which else sleeps until it is due.
+    pub(super) state_changed: Notify,
+    pub(super) next_wake: Cell<Option<Instant>>,
     /// State that protocol adapters keep between clients.
-    pub rooms: Rc<Rooms>,
-    pub(super) declared: RefCell<Declared>,
+    pub adapters: Rc<AdapterRegistry>,
+    pub(super) declared_keys: RefCell<DeclaredKeys>,
     /// Whether nothing is kept for nobody.
-    pub(super) resting: Cell<bool>,
+    pub(super) is_draining_idle: Cell<bool>,
     /// Whether none is ever given away.
-    pub(super) keeps_all: Cell<bool>,
-    /// What paths bear; `None`: no windows are opened.
-    pub(super) windows: RefCell<Option<Windows>>,
-    pub(super) trays: RefCell<Trays>,
-    pub(super) waiting: RefCell<HashMap<Ticket, oneshot::Sender<Told>>>,
-    pub(super) names: Names,
+    pub(super) handover_disabled: Cell<bool>,
+    /// What paths bear; `NoConnection`: no windows are opened.
+    pub(super) cwnd_cache: RefCell<Option<CwndCache>>,
+    pub(super) ready_slots: RefCell<ReadySlotTable>,
+    pub(super) pending_connects: RefCell<HashMap<WaitTicket, oneshot::Sender<ConnectResult>>>,
+    pub(super) resolver: NameResolver,
     /// Why the connection was not taken that is being reported to the stock.
-    pub(super) refusal: RefCell<Option<io::Error>>,
+    pub(super) last_error: RefCell<Option<io::Error>>,
 }
 
 /// A connection that nobody has been given.
 #[derive(Debug)]
-pub(super) enum Held {
+pub(super) enum PooledSocket {
     /// It is being opened.
-    Opening(AbortHandle),
+    Connecting(AbortHandle),
     /// It is open.
     Warm(TcpStream),
     /// It is a clerk's, whose word is on its way.
     Taken(TcpStream),
 }
 
-/// See [`Keeper::stay`].
+/// See [`ConnectionPool::reserve_key`].
 #[derive(Debug)]
-pub struct Stay {
-    keeper: Rc<Keeper>,
-    to: Rc<Destination>,
+pub struct KeyReservation {
+    pool: Rc<ConnectionPool>,
+    destination: Rc<EgressDestination>,
 }
 
-impl Drop for Stay {
+impl Drop for KeyReservation {
     fn drop(&mut self) {
-        self.keeper.expect_no_more(&self.to);
+        self.pool.release_destination(&self.destination);
     }
 }
 
 /// The connections that one function asks for: its clients wait in a line of their own.
-struct Asking {
-    keeper: Rc<Keeper>,
-    asker: Rc<Asker>,
+struct FunctionSource {
+    pool: Rc<ConnectionPool>,
+    requester: Rc<RequesterId>,
 }
 
 /// What instances are told and tell.
-impl Keeper {
+impl ConnectionPool {
     /// Starts minding.
     pub fn start() -> Rc<Self> {
         let keeper = Rc::<Self>::default();
-        spawn_local(Rc::clone(&keeper).mind());
+        spawn_local(Rc::clone(&keeper).run_maintenance());
         keeper
     }
 
     /// No connection is given away on this machine. What makes it fit for that is not for everybody: a user may not have a filter on a socket everywhere.
-    pub fn keep_all(&self) {
-        self.keeps_all.set(true);
+    pub fn disable_handover(&self) {
+        self.handover_disabled.set(true);
     }
 
     /// An instance starts that will want connections to it.
-    pub fn expect(self: &Rc<Self>, to: &Rc<Destination>) {
+    pub fn retain_destination(self: &Rc<Self>, to: &Rc<EgressDestination>) {
         let now = Instant::now();
-        if !self.declared.borrow_mut().joins(&to.key) {
-            let before = self.declared.borrow().before(&to.key);
+        if !self.declared_keys.borrow_mut().add_user(&to.key) {
+            let before = self.declared_keys.borrow().earlier_epochs(&to.key);
             for (key, id) in before {
-                self.stock.borrow_mut().retire(now, id);
-                self.rooms.forget(&key);
+                self.state.borrow_mut().retire_key(now, id);
+                self.adapters.forget_key(&key);
             }
-            let id = self.stock.borrow_mut().declare(now, &to.key.place(), Terms::of(&to.egress));
-            self.declared.borrow_mut().begin(to, id);
-            if self.resting.get() {
-                self.stock.borrow_mut().retire(now, id);
+            let id = self.state.borrow_mut().declare_key(
+                now,
+                &to.key.limit_group(),
+                KeyTerms::from_egress(&to.egress),
+            );
+            self.declared_keys.borrow_mut().add_key(to, id);
+            if self.is_draining_idle.get() {
+                self.state.borrow_mut().retire_key(now, id);
             }
         }
-        if let Some(id) = self.id(&to.key) {
-            self.stock.borrow_mut().expects(now, id, 1);
+        if let Some(id) = self.key_id(&to.key) {
+            self.state.borrow_mut().expect_clients(now, id, 1);
         }
-        self.act();
+        self.apply_and_reschedule();
     }
 
     /// Somebody who came from an instance may need connections when that has ended: as long as this is kept, the key is known.
-    pub fn stay(self: &Rc<Self>, to: &Rc<Destination>) -> Option<Stay> {
-        let known = self.id(&to.key).is_some() && self.declared.borrow_mut().joins(&to.key);
-        known.then(|| Stay { keeper: Rc::clone(self), to: Rc::clone(to) })
+    pub fn reserve_key(self: &Rc<Self>, to: &Rc<EgressDestination>) -> Option<KeyReservation> {
+        let known =
+            self.key_id(&to.key).is_some() && self.declared_keys.borrow_mut().add_user(&to.key);
+        known.then(|| KeyReservation {
+            pool: Rc::clone(self),
+            destination: Rc::clone(to),
+        })
     }
 
     /// Such an instance has ended.
-    pub fn expect_no_more(self: &Rc<Self>, to: &Destination) {
-        let last = self.declared.borrow_mut().leaves(&to.key);
+    pub fn release_destination(self: &Rc<Self>, to: &EgressDestination) {
+        let last = self.declared_keys.borrow_mut().remove_user(&to.key);
         if let Some(id) = last {
-            self.rooms.forget(&to.key);
-            if let Some(figures) = self.stock.borrow().figures(id) {
-                self.ledger(to).keep(&figures);
+            self.adapters.forget_key(&to.key);
+            if let Some(figures) = self.state.borrow().key_figures(id) {
+                self.counters_for(to).add_key_figures(&figures);
             }
-            self.stock.borrow_mut().forget(Instant::now(), id);
-            self.act();
-            self.forget_tray(id);
+            self.state.borrow_mut().forget_key(Instant::now(), id);
+            self.apply_and_reschedule();
+            self.forget_ready_slot(id);
         }
     }
 
     /// Keeps nothing for nobody any more, whatever is declared later.
-    pub fn rest(self: &Rc<Self>) {
-        self.resting.set(true);
-        self.rooms.shut();
-        let ids = self.declared.borrow().ids();
-        ids.into_iter().for_each(|id| self.stock.borrow_mut().retire(Instant::now(), id));
-        self.act();
+    pub fn drain_idle(self: &Rc<Self>) {
+        self.is_draining_idle.set(true);
+        self.adapters.shut_down();
+        let ids = self.declared_keys.borrow().key_ids();
+        ids.into_iter()
+            .for_each(|id| self.state.borrow_mut().retire_key(Instant::now(), id));
+        self.apply_and_reschedule();
     }
 
     /// Whether a name leads somewhere, as far as the machine can say now.
-    pub async fn leads_somewhere(&self, name: &str) -> io::Result<()> {
-        self.names.addresses(name).await.map(drop)
+    pub async fn check_name_resolves(&self, name: &str) -> io::Result<()> {
+        self.resolver.resolve(name).await.map(drop)
     }
 
     /// What a function asks with.
-    pub fn for_function(self: &Rc<Self>, function: &FunctionId) -> Rc<dyn Backends> {
-        let asker = self.declared.borrow_mut().asker(function);
-        Rc::new(Asking { keeper: Rc::clone(self), asker })
+    pub fn source_for(self: &Rc<Self>, function: &FunctionId) -> Rc<dyn ConnectionSource> {
+        let asker = self.declared_keys.borrow_mut().requester_for(function);
+        Rc::new(FunctionSource {
+            pool: Rc::clone(self),
+            requester: asker,
+        })
     }
 
     /// What is written down of a destination.
-    pub fn ledger(&self, to: &Destination) -> Rc<Ledger> {
-        self.declared.borrow_mut().ledger(to)
+    pub fn counters_for(&self, to: &EgressDestination) -> Rc<DestinationCounters> {
+        self.declared_keys.borrow_mut().counters_for(to)
     }
 
     /// A warm connection at once, or none; what is wanted and not there is learnt from.
-    pub fn take(self: &Rc<Self>, to: &Destination) -> Option<Lease> {
-        let id = self.id(&to.key)?;
+    pub fn take_warm(self: &Rc<Self>, to: &EgressDestination) -> Option<ConnectionLease> {
+        let id = self.key_id(&to.key)?;
         loop {
-            let socket = self.stock.borrow_mut().take(Instant::now(), id);
-            let good = self.good(to, socket?);
-            self.act();
+            let socket = self.state.borrow_mut().take_warm(Instant::now(), id);
+            let good = self.take_if_alive(to, socket?);
+            self.apply_and_reschedule();
             if let Some(stream) = good {
-                return Some(self.lease(to, socket?, stream));
+                return Some(self.make_lease(to, socket?, stream));
             }
         }
     }
 
     /// Whether what would be taken next is of another family: of `AF_INET6` while `v4` is wanted, or the other way round.
-    pub fn differs(&self, to: &Destination, v4: bool) -> bool {
-        let next = self.id(&to.key).and_then(|id| self.stock.borrow().warm(id).next());
+    pub fn next_has_other_family(&self, to: &EgressDestination, v4: bool) -> bool {
+        let next = self
+            .key_id(&to.key)
+            .and_then(|id| self.state.borrow().warm_sockets(id).next());
         let sockets = self.sockets.borrow();
         match next.and_then(|socket| sockets.get(&socket)) {
-            Some(Held::Warm(stream)) => stream.local_addr().is_ok_and(|own| own.is_ipv4() != v4),
+            Some(PooledSocket::Warm(stream)) => {
+                stream.local_addr().is_ok_and(|own| own.is_ipv4() != v4)
+            }
             _ => false,
         }
     }
 
     /// Whether instances have a key.
     #[cfg(test)]
-    pub(super) fn id_of(&self, key: &Key) -> bool {
-        self.id(key).is_some()
+    pub(super) fn is_declared(&self, key: &PoolKey) -> bool {
+        self.key_id(key).is_some()
     }
 
-    pub(super) fn id(&self, key: &Key) -> Option<KeyId> {
-        self.declared.borrow().id(key)
+    pub(super) fn key_id(&self, key: &PoolKey) -> Option<KeyId> {
+        self.declared_keys.borrow().key_id(key)
     }
 }
 
 /// Who asks.
-impl Keeper {
+impl ConnectionPool {
     async fn connect(
         self: &Rc<Self>,
-        asker: Asker,
-        to: &Destination,
+        asker: RequesterId,
+        to: &EgressDestination,
         deadline: Instant,
-    ) -> Result<Lease, NoConnection> {
+    ) -> Result<ConnectionLease, NoConnection> {
         let begun = Instant::now();
-        self.look_up(to).await;
+        self.refresh_name(to).await;
         loop {
-            let id = self.id(&to.key).ok_or_else(|| refused(to, begun, Refused::Because(GONE)))?;
-            let answer = self.stock.borrow_mut().ask(Instant::now(), id, asker, deadline);
+            let id = self.key_id(&to.key).ok_or_else(|| {
+                no_connection(to, begun, ConnectFailure::Other(NO_INSTANCE_MESSAGE))
+            })?;
+            let answer =
+                self.state
+                    .borrow_mut()
+                    .request_socket(Instant::now(), id, asker, deadline);
             let told = match answer {
-                Answer::Take(socket) => match self.good(to, socket) {
+                RequestOutcome::Take(socket) => match self.take_if_alive(to, socket) {
                     Some(stream) => Ok((socket, stream)),
                     None => continue,
                 },
-                Answer::Wait(ticket) => self.wait(ticket).end().await,
-                Answer::Refused(why) => Err(self.why(why)),
+                RequestOutcome::Wait(ticket) => self.start_waiting(ticket).wait().await,
+                RequestOutcome::Refused(why) => Err(self.failure_of(why)),
             };
-            self.act();
-            let (socket, stream) = told.map_err(|why| refused(to, begun, why))?;
-            let lease = self.lease(to, socket, stream);
-            set_up(&lease.stream).map_err(|error| refused(to, begun, Refused::Failed(error)))?;
+            self.apply_and_reschedule();
+            let (socket, stream) = told.map_err(|why| no_connection(to, begun, why))?;
+            let lease = self.make_lease(to, socket, stream);
+            configure_socket(&lease.stream)
+                .map_err(|error| no_connection(to, begun, ConnectFailure::Failed(error)))?;
             return Ok(lease);
         }
     }
 
-    fn wait(self: &Rc<Self>, ticket: Ticket) -> Waiting {
-        let (waiting, tell) = Waiting::begin(self, ticket);
-        self.waiting.borrow_mut().insert(ticket, tell);
-        self.act();
+    fn start_waiting(self: &Rc<Self>, ticket: WaitTicket) -> PendingConnect {
+        let (waiting, tell) = PendingConnect::start(self, ticket);
+        self.pending_connects.borrow_mut().insert(ticket, tell);
+        self.apply_and_reschedule();
         waiting
     }
 
-    pub(super) fn cancel(self: &Rc<Self>, now: Instant, ticket: Ticket) {
-        self.waiting.borrow_mut().remove(&ticket);
-        if self.stock.borrow_mut().cancel(now, ticket) {
-            self.act();
+    pub(super) fn cancel_wait(self: &Rc<Self>, now: Instant, ticket: WaitTicket) {
+        self.pending_connects.borrow_mut().remove(&ticket);
+        if self.state.borrow_mut().cancel_wait(now, ticket) {
+            self.apply_and_reschedule();
         }
     }
 
     /// A connection was given to somebody who had gone.
-    pub(super) fn unused(self: &Rc<Self>, socket: SocketId, stream: TcpStream) {
-        self.sockets.borrow_mut().insert(socket, Held::Warm(stream));
-        self.stock.borrow_mut().unused(Instant::now(), socket);
-        self.has_more(socket);
-        self.changed.notify_one();
-        self.act();
+    pub(super) fn return_unused(self: &Rc<Self>, socket: SocketId, stream: TcpStream) {
+        self.sockets
+            .borrow_mut()
+            .insert(socket, PooledSocket::Warm(stream));
+        self.state
+            .borrow_mut()
+            .socket_unused(Instant::now(), socket);
+        self.mark_slot_fillable(socket);
+        self.state_changed.notify_one();
+        self.apply_and_reschedule();
     }
 
     /// A warm connection that is handed out, unless it has ended meanwhile, or a clerk was quicker: then that one is who it was handed out to.
-    fn good(self: &Rc<Self>, to: &Destination, socket: SocketId) -> Option<TcpStream> {
-        if self.lift(socket) == Lifted::Taken {
+    fn take_if_alive(
+        self: &Rc<Self>,
+        to: &EgressDestination,
+        socket: SocketId,
+    ) -> Option<TcpStream> {
+        if self.take_back(socket) == TakeBackResult::AlreadyTaken {
             return None;
         }
         let held = self.sockets.borrow_mut().remove(&socket);
         match held {
-            Some(Held::Warm(stream)) if is_quiet(&stream) && self.is_at_home(to, &stream) => Some(stream),
+            Some(PooledSocket::Warm(stream))
+                if is_quiet(&stream) && self.is_binding_current(to, &stream) =>
+            {
+                Some(stream)
+            }
             _ => {
-                self.stock.borrow_mut().stale(Instant::now(), socket);
-                self.act();
+                self.state.borrow_mut().socket_stale(Instant::now(), socket);
+                self.apply_and_reschedule();
                 None
             }
         }
     }
 
-    pub(super) fn lease(self: &Rc<Self>, to: &Destination, socket: SocketId, stream: TcpStream) -> Lease {
+    pub(super) fn make_lease(
+        self: &Rc<Self>,
+        to: &EgressDestination,
+        socket: SocketId,
+        stream: TcpStream,
+    ) -> ConnectionLease {
         let keeper = Rc::clone(self);
-        let gone = Gone::then(move || {
-            keeper.gone.borrow_mut().push(socket);
-            keeper.changed.notify_one();
+        let gone = LeaseGuard::on_drop(move || {
+            keeper.dropped_leases.borrow_mut().push(socket);
+            keeper.state_changed.notify_one();
         });
-        let gone = self.follow(to, &stream, gone).at_home(self.home(to, &stream));
-        Lease { gone, stream }
+        let gone = self
+            .set_initial_cwnd(to, &stream, gone)
+            .with_binding(self.name_binding(to, &stream));
+        ConnectionLease {
+            guard: gone,
+            stream,
+        }
     }
 }
 
-pub(super) const GONE: &str = "no instance that declares it is there any more";
+pub(super) const NO_INSTANCE_MESSAGE: &str = "no instance that declares it is there any more";
 
-fn refused(to: &Destination, begun: Instant, why: Refused) -> NoConnection {
-    let to = to.key.to.clone();
+fn no_connection(to: &EgressDestination, begun: Instant, why: ConnectFailure) -> NoConnection {
+    let to = to.key.host_port.clone();
     match why {
-        Refused::Failed(error) => NoConnection::Refused { to, error },
-        Refused::Late(open) => NoConnection::Exhausted { to, open, waited: begun.elapsed() },
-        Refused::Because(what) => NoConnection::Refused { to, error: io::Error::other(what) },
+        ConnectFailure::Failed(error) => NoConnection::Refused { to, error },
+        ConnectFailure::TimedOut(open) => NoConnection::Exhausted {
+            to,
+            open,
+            waited: begun.elapsed(),
+        },
+        ConnectFailure::Other(what) => NoConnection::Refused {
+            to,
+            error: io::Error::other(what),
+        },
     }
 }
 
-impl Backends for Asking {
-    fn need(&self, to: &Destination) -> Need {
-        self.keeper.id(&to.key).map_or(Need::Nobody, |id| self.keeper.stock.borrow().need(id))
+impl ConnectionSource for FunctionSource {
+    fn next_waiter(&self, to: &EgressDestination) -> NextWaiter {
+        self.pool.key_id(&to.key).map_or(NextWaiter::None, |id| {
+            self.pool.state.borrow().next_waiter(id)
+        })
     }
 
     fn connect<'a>(
         &'a self,
-        to: &'a Destination,
+        to: &'a EgressDestination,
         deadline: Instant,
-    ) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>> {
-        Box::pin(self.keeper.connect(*self.asker, to, deadline))
+    ) -> Pin<Box<dyn Future<Output = Result<ConnectionLease, NoConnection>> + 'a>> {
+        Box::pin(self.pool.connect(*self.requester, to, deadline))
     }
 }

@@ -7,31 +7,33 @@ use std::time::Instant;
 
 use tokio::time::sleep_until;
 
-use super::driver::{Held, Keeper};
+use super::driver::{ConnectionPool, PooledSocket};
 use super::liveness::has_ended;
-use super::ready_slots::Lifted;
+use super::ready_slots::TakeBackResult;
 use crate::state::SocketId;
 
-impl Keeper {
+impl ConnectionPool {
     /// Runs as long as the thread.
-    pub async fn mind(self: Rc<Self>) {
+    pub async fn run_maintenance(self: Rc<Self>) {
         loop {
-            let due = self.stock.borrow().wake_at();
-            self.minded.set(due);
+            let due = self.state.borrow().wake_at();
+            self.next_wake.set(due);
             let time = sleep_until(due.unwrap_or_else(Instant::now).into());
             tokio::select! {
-                () = self.changed.notified() => {}
+                () = self.state_changed.notified() => {}
                 () = time, if due.is_some() => {}
-                ended = poll_fn(|cx| self.poll_ended(cx)) => ended.into_iter().for_each(|socket| self.lapsed(socket)),
+                ended = poll_fn(|cx| self.poll_ended(cx)) => ended.into_iter().for_each(|socket| self.remove_ended(socket)),
             }
-            for socket in self.gone.take() {
-                let key = self.stock.borrow().key(socket);
-                self.stock.borrow_mut().closed(Instant::now(), socket);
-                key.inspect(|key| self.look_over(*key));
+            for socket in self.dropped_leases.take() {
+                let key = self.state.borrow().key_of(socket);
+                self.state
+                    .borrow_mut()
+                    .socket_closed(Instant::now(), socket);
+                key.inspect(|key| self.recheck_ready_sockets(*key));
             }
-            self.stock.borrow_mut().tick(Instant::now());
-            self.obey();
-            self.lay_out();
+            self.state.borrow_mut().tick(Instant::now());
+            self.apply_actions();
+            self.fill_ready_slots();
         }
     }
 
@@ -39,19 +41,32 @@ impl Keeper {
     fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<Vec<SocketId>> {
         let sockets = self.sockets.borrow();
         let warm = sockets.iter().filter_map(|(id, held)| match held {
-            Held::Warm(stream) => Some((*id, stream)),
-            Held::Opening(_) | Held::Taken(_) => None,
+            PooledSocket::Warm(stream) => Some((*id, stream)),
+            PooledSocket::Connecting(_) | PooledSocket::Taken(_) => None,
         });
-        let ended: Vec<_> = warm.filter(|(_, stream)| has_ended(stream, cx)).map(|(id, _)| id).collect();
-        if ended.is_empty() { Poll::Pending } else { Poll::Ready(ended) }
+        let ended: Vec<_> = warm
+            .filter(|(_, stream)| has_ended(stream, cx))
+            .map(|(id, _)| id)
+            .collect();
+        if ended.is_empty() {
+            Poll::Pending
+        } else {
+            Poll::Ready(ended)
+        }
     }
 
-    fn lapsed(&self, socket: SocketId) {
+    fn remove_ended(&self, socket: SocketId) {
         let held = self.sockets.borrow_mut().remove(&socket);
-        if let (Lifted::Taken, Some(Held::Warm(stream))) = (self.lift(socket), held) {
-            self.sockets.borrow_mut().insert(socket, Held::Taken(stream));
+        if let (TakeBackResult::AlreadyTaken, Some(PooledSocket::Warm(stream))) =
+            (self.take_back(socket), held)
+        {
+            self.sockets
+                .borrow_mut()
+                .insert(socket, PooledSocket::Taken(stream));
             return;
         }
-        self.stock.borrow_mut().closed(Instant::now(), socket);
+        self.state
+            .borrow_mut()
+            .socket_closed(Instant::now(), socket);
     }
 }

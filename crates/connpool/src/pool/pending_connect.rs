@@ -6,48 +6,60 @@ use std::time::Instant;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use super::driver::Keeper;
-use crate::state::{SocketId, Ticket};
+use super::driver::ConnectionPool;
+use crate::state::{SocketId, WaitTicket};
 
 /// What a waiter is told in the end.
-pub(super) type Told = Result<(SocketId, TcpStream), Refused>;
+pub(super) type ConnectResult = Result<(SocketId, TcpStream), ConnectFailure>;
 
 /// Why a waiter gets none.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum ConnectFailure {
     /// The destination did not take the connection.
     Failed(std::io::Error),
     /// None became free in time: so many are open.
-    Late(u32),
+    TimedOut(u32),
     /// In other words.
-    Because(&'static str),
+    Other(&'static str),
 }
 
 /// A place in line. Who drops it does not wait any more; what it was given meanwhile is another one's.
-pub(super) struct Waiting {
-    keeper: Rc<Keeper>,
-    ticket: Ticket,
-    told: oneshot::Receiver<Told>,
+pub(super) struct PendingConnect {
+    pool: Rc<ConnectionPool>,
+    ticket: WaitTicket,
+    result: oneshot::Receiver<ConnectResult>,
 }
 
-impl Waiting {
-    pub(super) fn begin(keeper: &Rc<Keeper>, ticket: Ticket) -> (Self, oneshot::Sender<Told>) {
+impl PendingConnect {
+    pub(super) fn start(
+        keeper: &Rc<ConnectionPool>,
+        ticket: WaitTicket,
+    ) -> (Self, oneshot::Sender<ConnectResult>) {
         let (tell, told) = oneshot::channel();
-        (Self { keeper: Rc::clone(keeper), ticket, told }, tell)
+        (
+            Self {
+                pool: Rc::clone(keeper),
+                ticket,
+                result: told,
+            },
+            tell,
+        )
     }
 
-    pub(super) async fn end(mut self) -> Told {
-        (&mut self.told).await.unwrap_or(Err(Refused::Because("the pool has ended")))
+    pub(super) async fn wait(mut self) -> ConnectResult {
+        (&mut self.result)
+            .await
+            .unwrap_or(Err(ConnectFailure::Other("the pool has ended")))
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PendingConnect {
     fn drop(&mut self) {
-        self.told.close();
-        match self.told.try_recv() {
-            Ok(Ok((socket, stream))) => self.keeper.unused(socket, stream),
+        self.result.close();
+        match self.result.try_recv() {
+            Ok(Ok((socket, stream))) => self.pool.return_unused(socket, stream),
             Ok(Err(_)) => {}
-            Err(_) => self.keeper.cancel(Instant::now(), self.ticket), // it may have been told already, which is no matter
+            Err(_) => self.pool.cancel_wait(Instant::now(), self.ticket), // it may have been told already, which is no matter
         }
     }
 }

@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use nearpath_types::pool::PoolStatus;
+use nearpath_types::pool_status::PoolStatus;
 
-use super::declared_keys::Told;
-use super::driver::Keeper;
+use super::declared_keys::KeyReport;
+use super::driver::ConnectionPool;
 
-impl Keeper {
+impl ConnectionPool {
     /// How each owner stands with each destination: what its instances have now, and what was counted of those that are gone.
     pub fn report(&self, now: Instant) -> Vec<PoolStatus> {
         let mut all: Vec<PoolStatus> = Vec::new();
-        for told in self.declared.borrow().told() {
-            let mut one = self.status(told, now);
-            match all.last_mut().filter(|last| is_of_one(last, &one)) {
+        for told in self.declared_keys.borrow().key_reports() {
+            let mut one = self.key_status(told, now);
+            match all.last_mut().filter(|last| is_same_key(last, &one)) {
                 Some(last) => {
-                    one.add(last); // the newest epoch says what is declared
+                    one.merge_epoch(last); // the newest epoch says what is declared
                     *last = one;
                 }
                 None => all.push(one),
@@ -25,23 +25,34 @@ impl Keeper {
         all
     }
 
-    fn status(&self, (key, id, ledger, (protocol, max)): Told<'_>, now: Instant) -> PoolStatus {
-        let stock = self.stock.borrow();
-        let stands = id.and_then(|id| stock.figures(id)).unwrap_or_default();
-        let oldest = id.and_then(|id| stock.oldest(id)).into_iter().chain(self.rooms.oldest(key)).min();
+    fn key_status(
+        &self,
+        (key, id, ledger, (protocol, max)): KeyReport<'_>,
+        now: Instant,
+    ) -> PoolStatus {
+        let stock = self.state.borrow();
+        let stands = id.and_then(|id| stock.key_figures(id)).unwrap_or_default();
+        let oldest = id
+            .and_then(|id| stock.oldest_warm_since(id))
+            .into_iter()
+            .chain(self.adapters.oldest_since(key))
+            .min();
         let by_reason = |counts: &BTreeMap<&'static str, u64>| {
-            counts.iter().map(|(why, count)| ((*why).to_owned(), *count)).collect::<BTreeMap<_, _>>()
+            counts
+                .iter()
+                .map(|(why, count)| ((*why).to_owned(), *count))
+                .collect::<BTreeMap<_, _>>()
         };
         PoolStatus {
             owner: key.owner.clone(),
             namespace: key.namespace().to_owned(),
-            destination: key.to.clone(),
+            destination: key.host_port.clone(),
             protocol: protocol.to_string(),
-            identity: key.as_whom().to_owned(),
+            identity: key.base_identity().to_owned(),
             max,
-            open_there: stands.at_place,
+            open_there: stands.open_in_group,
             open: stands.open,
-            warm: stands.warm + self.rooms.idle(key) as u32,
+            warm: stands.warm + self.adapters.idle_count(key) as u32,
             connecting: stands.connecting,
             waiting: stands.waiting,
             hits: stands.hits + ledger.hits.get(),
@@ -51,16 +62,16 @@ impl Keeper {
             failed: stands.failed + ledger.failed.get(),
             stale: stands.stale + ledger.stale.get(),
             resets: ledger.resets.get(),
-            sent_bytes: ledger.sent.get(),
-            received_bytes: ledger.received.get(),
-            given: ledger.given.get(),
-            cache_hits: ledger.cached.get(),
-            early_writes: ledger.early.get(),
-            failed_writes: ledger.lost.get(),
-            prefetch_used: ledger.foreseen.get(),
-            prefetch_unused: ledger.unforeseen.get(),
-            opened: ledger.opened.get(),
-            passed: by_reason(&ledger.passed.borrow()),
+            sent_bytes: ledger.sent_bytes.get(),
+            received_bytes: ledger.received_bytes.get(),
+            given: ledger.handed_over.get(),
+            cache_hits: ledger.cache_hits.get(),
+            early_writes: ledger.early_writes.get(),
+            failed_writes: ledger.failed_writes.get(),
+            prefetch_used: ledger.prefetch_used.get(),
+            prefetch_unused: ledger.prefetch_unused.get(),
+            opened: ledger.windows_opened.get(),
+            passed: by_reason(&ledger.pass_through.borrow()),
             pins: by_reason(&ledger.pins.borrow()),
             oldest_seconds: oldest.map(|since| now.saturating_duration_since(since).as_secs_f64()),
         }
@@ -68,7 +79,9 @@ impl Keeper {
 }
 
 /// Whether both are of the same owner, destination and identity, in different epochs.
-fn is_of_one(one: &PoolStatus, other: &PoolStatus) -> bool {
-    let of = |status: &PoolStatus| [&status.owner, &status.destination, &status.identity].map(Clone::clone);
+fn is_same_key(one: &PoolStatus, other: &PoolStatus) -> bool {
+    let of = |status: &PoolStatus| {
+        [&status.owner, &status.destination, &status.identity].map(Clone::clone)
+    };
     of(one) == of(other)
 }

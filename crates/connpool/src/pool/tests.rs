@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 
 use nearpath_kernel::bpf::SocketCgroupGuard;
 use nearpath_kernel::sockets::tcp_flow_info;
-use nearpath_testkit::lab::{Lab, Link};
+use nearpath_testkit::lab::{LinkConditions, NetworkLab};
 use nearpath_testkit::{eventually, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{LocalSet, spawn_local};
 
-use super::{Backends, Keeper, Lease, Need, NoConnection};
-use crate::destination::{Destination, Key};
+use super::{ConnectionLease, ConnectionPool, ConnectionSource, NextWaiter, NoConnection};
+use crate::destination::{EgressDestination, PoolKey};
 
 mod ready_slots;
 
 /// A server that keeps what it accepts.
 #[derive(Default, Clone)]
-struct Server(Rc<RefCell<Vec<TcpStream>>>);
+struct KeepingServer(Rc<RefCell<Vec<TcpStream>>>);
 
-impl Server {
+impl KeepingServer {
     async fn start() -> (Self, u16) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let (server, port) = (Self::default(), listener.local_addr().unwrap().port());
@@ -38,104 +38,153 @@ impl Server {
         (server, port)
     }
 
-    async fn until(&self, count: usize) {
-        eventually(&format!("{count} connections"), async || self.0.borrow().len() == count).await;
+    async fn wait_for_count(&self, count: usize) {
+        eventually(&format!("{count} connections"), async || {
+            self.0.borrow().len() == count
+        })
+        .await;
     }
 
     /// The end of a client's connection.
-    async fn other_end(&self, client: &TcpStream) -> TcpStream {
+    async fn take_peer(&self, client: &TcpStream) -> TcpStream {
         let client = client.local_addr().unwrap();
-        let find = || self.clients().iter().position(|known| *known == client);
+        let find = || {
+            self.client_addresses()
+                .iter()
+                .position(|known| *known == client)
+        };
         eventually("it is accepted", async || find().is_some()).await;
         let found = find().unwrap();
         self.0.borrow_mut().remove(found)
     }
 
-    fn clients(&self) -> Vec<SocketAddr> {
-        self.0.borrow().iter().map(|client| client.peer_addr().unwrap()).collect()
+    fn client_addresses(&self) -> Vec<SocketAddr> {
+        self.0
+            .borrow()
+            .iter()
+            .map(|client| client.peer_addr().unwrap())
+            .collect()
     }
 }
 
-fn run<F: Future<Output = ()>>(test: F) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+fn run_local<F: Future<Output = ()>>(test: F) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     LocalSet::new().block_on(&runtime, within(test));
 }
 
-fn to(port: u16, settings: &str) -> Rc<Destination> {
-    to_at(port, settings, 1)
+fn destination_at(port: u16, settings: &str) -> Rc<EgressDestination> {
+    destination_at_epoch(port, settings, 1)
 }
 
-fn to_at(port: u16, settings: &str, epoch: u64) -> Rc<Destination> {
-    to_text(&format!("127.0.0.1:{port} {settings}"), epoch)
+fn destination_at_epoch(port: u16, settings: &str, epoch: u64) -> Rc<EgressDestination> {
+    parse_destination(&format!("127.0.0.1:{port} {settings}"), epoch)
 }
 
-fn to_text(text: &str, epoch: u64) -> Rc<Destination> {
-    let egress: nearpath_types::Egress = text.parse().unwrap();
-    let key = Key { owner: "f.ns".into(), to: egress.to(), identity: String::new(), epoch };
-    Rc::new(Destination { egress, stands: Ipv4Addr::LOCALHOST.into(), key, secrets: BTreeMap::new() })
+fn parse_destination(text: &str, epoch: u64) -> Rc<EgressDestination> {
+    let egress: nearpath_types::EgressSpec = text.parse().unwrap();
+    let key = PoolKey {
+        owner: "f.ns".into(),
+        host_port: egress.host_port(),
+        identity: String::new(),
+        epoch,
+    };
+    Rc::new(EgressDestination {
+        egress,
+        visible_ip: Ipv4Addr::LOCALHOST.into(),
+        key,
+        secrets: BTreeMap::new(),
+    })
 }
 
-fn asks(keeper: &Rc<Keeper>, function: &str) -> Rc<dyn Backends> {
-    keeper.for_function(&function.parse().unwrap())
+fn source_of(keeper: &Rc<ConnectionPool>, function: &str) -> Rc<dyn ConnectionSource> {
+    keeper.source_for(&function.parse().unwrap())
 }
 
-async fn get(backends: &dyn Backends, to: &Destination) -> Result<Lease, NoConnection> {
-    backends.connect(to, Instant::now() + Duration::from_secs(20)).await
+async fn connect_within_20s(
+    backends: &dyn ConnectionSource,
+    to: &EgressDestination,
+) -> Result<ConnectionLease, NoConnection> {
+    backends
+        .connect(to, Instant::now() + Duration::from_secs(20))
+        .await
 }
 
 #[test]
-fn what_is_expected_is_open_before_it_is_asked_for() {
-    run(async {
-        let (server, port) = Server::start().await;
-        let (keeper, to) = (Keeper::start(), to(port, "warm=1"));
-        keeper.expect(&to);
-        server.until(1).await;
-        let lease = get(&*asks(&keeper, "f"), &to).await.unwrap();
-        assert_eq!(server.clients()[0], lease.stream.local_addr().unwrap(), "that one, and not another");
+fn a_declared_destination_is_open_before_the_first_request() {
+    run_local(async {
+        let (server, port) = KeepingServer::start().await;
+        let (keeper, to) = (ConnectionPool::start(), destination_at(port, "warm=1"));
+        keeper.retain_destination(&to);
+        server.wait_for_count(1).await;
+        let lease = connect_within_20s(&*source_of(&keeper, "f"), &to)
+            .await
+            .unwrap();
+        assert_eq!(
+            server.client_addresses()[0],
+            lease.stream.local_addr().unwrap(),
+            "that one, and not another"
+        );
     });
 }
 
 #[test]
-fn a_keeper_that_rests_serves_and_keeps_nothing_for_nobody() {
-    run(async {
-        let (server, port) = Server::start().await;
-        let (keeper, to) = (Keeper::start(), to(port, "warm=1"));
-        keeper.expect(&to);
-        server.until(1).await;
-        keeper.rest();
+fn a_draining_pool_serves_requests_and_keeps_nothing_idle() {
+    run_local(async {
+        let (server, port) = KeepingServer::start().await;
+        let (keeper, to) = (ConnectionPool::start(), destination_at(port, "warm=1"));
+        keeper.retain_destination(&to);
+        server.wait_for_count(1).await;
+        keeper.drain_idle();
         let mut warm = server.0.borrow_mut().remove(0);
-        assert_eq!(warm.read(&mut [0]).await.unwrap(), 0, "what was warm is closed");
-        keeper.expect(&to_at(port, "warm=1", 2));
-        let (first, second) = (asks(&keeper, "f"), asks(&keeper, "g"));
-        let leases = (get(&*first, &to).await.unwrap(), get(&*second, &to).await.unwrap());
-        server.until(2).await;
+        assert_eq!(
+            warm.read(&mut [0]).await.unwrap(),
+            0,
+            "what was warm is closed"
+        );
+        keeper.retain_destination(&destination_at_epoch(port, "warm=1", 2));
+        let (first, second) = (source_of(&keeper, "f"), source_of(&keeper, "g"));
+        let leases = (
+            connect_within_20s(&*first, &to).await.unwrap(),
+            connect_within_20s(&*second, &to).await.unwrap(),
+        );
+        server.wait_for_count(2).await;
         drop(leases);
         for _ in 0..2 {
             let mut used = server.0.borrow_mut().remove(0);
             assert_eq!(used.read(&mut [0]).await.unwrap(), 0);
         }
-        let none = async || keeper.report(Instant::now()).iter().all(|one| (one.open, one.connecting) == (0, 0));
+        let none = async || {
+            keeper
+                .report(Instant::now())
+                .iter()
+                .all(|one| (one.open, one.connecting) == (0, 0))
+        };
         eventually("nothing is left", none).await;
         assert!(server.0.borrow().is_empty(), "and nothing follows");
     });
 }
 
 #[test]
-fn one_that_its_server_has_closed_or_that_has_words_in_it_is_never_handed_out() {
-    run(async {
+fn a_connection_that_was_closed_or_has_unread_bytes_is_never_handed_out() {
+    run_local(async {
         for says in [false, true] {
-            let (server, port) = Server::start().await;
-            let (keeper, to) = (Keeper::start(), to(port, "warm=1"));
-            keeper.expect(&to);
-            server.until(1).await;
+            let (server, port) = KeepingServer::start().await;
+            let (keeper, to) = (ConnectionPool::start(), destination_at(port, "warm=1"));
+            keeper.retain_destination(&to);
+            server.wait_for_count(1).await;
             let mut first = server.0.borrow_mut().remove(0);
             if says {
                 first.write_all(b"too early").await.unwrap();
             } else {
                 drop(first);
             }
-            let mut lease = get(&*asks(&keeper, "f"), &to).await.unwrap();
-            let mut ours = server.other_end(&lease.stream).await;
+            let mut lease = connect_within_20s(&*source_of(&keeper, "f"), &to)
+                .await
+                .unwrap();
+            let mut ours = server.take_peer(&lease.stream).await;
             ours.write_all(b"right").await.unwrap();
             let mut heard = [0; 5];
             lease.stream.read_exact(&mut heard).await.unwrap();
@@ -145,19 +194,34 @@ fn one_that_its_server_has_closed_or_that_has_words_in_it_is_never_handed_out() 
 }
 
 #[test]
-fn there_are_never_more_than_the_ceiling_and_who_waits_is_told_in_time() {
-    run(async {
-        let (server, port) = Server::start().await;
-        let (keeper, to) = (Keeper::start(), to(port, "max=2 warm=0"));
-        keeper.expect(&to);
-        let backends = asks(&keeper, "f");
-        let (first, _second) = (get(&*backends, &to).await.unwrap(), get(&*backends, &to).await.unwrap());
+fn the_limit_is_never_exceeded_and_waiters_are_refused_in_time() {
+    run_local(async {
+        let (server, port) = KeepingServer::start().await;
+        let (keeper, to) = (
+            ConnectionPool::start(),
+            destination_at(port, "max=2 warm=0"),
+        );
+        keeper.retain_destination(&to);
+        let backends = source_of(&keeper, "f");
+        let (first, _second) = (
+            connect_within_20s(&*backends, &to).await.unwrap(),
+            connect_within_20s(&*backends, &to).await.unwrap(),
+        );
         let late = backends.connect(&to, Instant::now()).await.unwrap_err();
-        assert!(matches!(&late, NoConnection::Exhausted { open: 2, .. }), "{late}");
-        assert!(late.to_string().contains("max"), "it names the setting: {late}");
-        let waits = get(&*backends, &to);
+        assert!(
+            matches!(&late, NoConnection::Exhausted { open: 2, .. }),
+            "{late}"
+        );
+        assert!(
+            late.to_string().contains("max"),
+            "it names the setting: {late}"
+        );
+        let waits = connect_within_20s(&*backends, &to);
         let frees = async {
-            eventually("somebody waits", async || backends.need(&to) == Need::Own).await;
+            eventually("somebody waits", async || {
+                backends.next_waiter(&to) == NextWaiter::SameKey
+            })
+            .await;
             drop(first);
         };
         let (third, ()) = tokio::join!(waits, frees);
@@ -167,32 +231,45 @@ fn there_are_never_more_than_the_ceiling_and_who_waits_is_told_in_time() {
 }
 
 #[test]
-fn who_goes_while_it_waits_takes_nothing_from_others() {
-    run(async {
-        let (_server, port) = Server::start().await;
-        let (keeper, to) = (Keeper::start(), to(port, "max=1 warm=0"));
-        keeper.expect(&to);
-        let backends = asks(&keeper, "f");
-        let first = get(&*backends, &to).await.unwrap();
+fn a_waiter_that_gives_up_takes_nothing_from_others() {
+    run_local(async {
+        let (_server, port) = KeepingServer::start().await;
+        let (keeper, to) = (
+            ConnectionPool::start(),
+            destination_at(port, "max=1 warm=0"),
+        );
+        keeper.retain_destination(&to);
+        let backends = source_of(&keeper, "f");
+        let first = connect_within_20s(&*backends, &to).await.unwrap();
         for _ in 0..10 {
-            let given_up = tokio::time::timeout(Duration::ZERO, get(&*backends, &to)).await;
+            let given_up =
+                tokio::time::timeout(Duration::ZERO, connect_within_20s(&*backends, &to)).await;
             assert!(given_up.is_err());
         }
-        assert_eq!(backends.need(&to), Need::Nobody);
+        assert_eq!(backends.next_waiter(&to), NextWaiter::None);
         drop(first);
-        get(&*backends, &to).await.unwrap();
+        connect_within_20s(&*backends, &to).await.unwrap();
     });
 }
 
 #[test]
-fn a_destination_that_is_down_says_so_at_once() {
-    run(async {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap().port();
-        let (keeper, to) = (Keeper::start(), to(port, ""));
-        keeper.expect(&to);
-        let why = get(&*asks(&keeper, "f"), &to).await.unwrap_err();
+fn a_destination_that_is_down_is_reported_at_once() {
+    run_local(async {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let (keeper, to) = (ConnectionPool::start(), destination_at(port, ""));
+        keeper.retain_destination(&to);
+        let why = connect_within_20s(&*source_of(&keeper, "f"), &to)
+            .await
+            .unwrap_err();
         match &why {
-            NoConnection::Refused { error, .. } => assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused, "{why}"),
+            NoConnection::Refused { error, .. } => {
+                assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused, "{why}")
+            }
             NoConnection::Exhausted { .. } => panic!("{why}"),
         }
         assert!(why.to_string().contains("127.0.0.1"), "{why}");
@@ -200,66 +277,104 @@ fn a_destination_that_is_down_says_so_at_once() {
 }
 
 #[test]
-fn what_was_open_for_the_old_settings_or_for_nobody_is_closed() {
-    run(async {
-        let (server, port) = Server::start().await;
-        let (keeper, before, after) = (Keeper::start(), to_at(port, "warm=1", 1), to_at(port, "warm=1", 2));
-        keeper.expect(&before);
-        server.until(1).await;
-        keeper.expect(&after);
-        server.until(2).await;
+fn connections_of_old_settings_and_of_no_instance_are_closed() {
+    run_local(async {
+        let (server, port) = KeepingServer::start().await;
+        let (keeper, before, after) = (
+            ConnectionPool::start(),
+            destination_at_epoch(port, "warm=1", 1),
+            destination_at_epoch(port, "warm=1", 2),
+        );
+        keeper.retain_destination(&before);
+        server.wait_for_count(1).await;
+        keeper.retain_destination(&after);
+        server.wait_for_count(2).await;
         let (mut first, mut second) = {
             let mut both = server.0.borrow_mut();
             (both.remove(0), both.remove(0))
         };
-        assert_eq!(first.read(&mut [0]).await.unwrap(), 0, "the old one is closed");
-        assert!(keeper.take(&before).is_none() && keeper.id_of(&before.key), "its instances are there still");
-        keeper.expect_no_more(&before);
-        keeper.expect_no_more(&after);
-        assert_eq!(second.read(&mut [0]).await.unwrap(), 0, "and the new one with its last instance");
-        assert!(get(&*asks(&keeper, "f"), &after).await.is_err(), "nobody may ask any more");
+        assert_eq!(
+            first.read(&mut [0]).await.unwrap(),
+            0,
+            "the old one is closed"
+        );
+        assert!(
+            keeper.take_warm(&before).is_none() && keeper.is_declared(&before.key),
+            "its instances are there still"
+        );
+        keeper.release_destination(&before);
+        keeper.release_destination(&after);
+        assert_eq!(
+            second.read(&mut [0]).await.unwrap(),
+            0,
+            "and the new one with its last instance"
+        );
+        assert!(
+            connect_within_20s(&*source_of(&keeper, "f"), &after)
+                .await
+                .is_err(),
+            "nobody may ask any more"
+        );
     });
 }
 
 #[test]
 fn a_warm_one_is_taken_without_waiting_or_not_at_all() {
-    run(async {
-        let (server, port) = Server::start().await;
-        let (keeper, to) = (Keeper::start(), to(port, "warm=1"));
-        keeper.expect(&to);
-        server.until(1).await;
-        eventually("it is known to be open", async || keeper.take(&to).is_some()).await;
-        assert!(keeper.take(&to).is_none());
+    run_local(async {
+        let (server, port) = KeepingServer::start().await;
+        let (keeper, to) = (ConnectionPool::start(), destination_at(port, "warm=1"));
+        keeper.retain_destination(&to);
+        server.wait_for_count(1).await;
+        eventually("it is known to be open", async || {
+            keeper.take_warm(&to).is_some()
+        })
+        .await;
+        assert!(keeper.take_warm(&to).is_none());
     });
 }
 
 #[test]
-fn what_was_counted_stays_when_settings_change_and_instances_go() {
-    run(async {
-        let (server, port) = Server::start().await;
-        let (keeper, before, after) = (Keeper::start(), to_at(port, "warm=1", 1), to_at(port, "warm=1 max=7", 2));
-        keeper.expect(&before);
-        server.until(1).await;
-        let backends = asks(&keeper, "f");
-        let held = get(&*backends, &before).await.unwrap();
-        keeper.ledger(&before).pinned("LISTEN");
-        let report = |keeper: &Keeper| {
+fn counters_outlive_settings_and_instances() {
+    run_local(async {
+        let (server, port) = KeepingServer::start().await;
+        let (keeper, before, after) = (
+            ConnectionPool::start(),
+            destination_at_epoch(port, "warm=1", 1),
+            destination_at_epoch(port, "warm=1 max=7", 2),
+        );
+        keeper.retain_destination(&before);
+        server.wait_for_count(1).await;
+        let backends = source_of(&keeper, "f");
+        let held = connect_within_20s(&*backends, &before).await.unwrap();
+        keeper.counters_for(&before).count_pin("LISTEN");
+        let report = |keeper: &ConnectionPool| {
             let all = keeper.report(Instant::now());
             assert_eq!(all.len(), 1, "one line for all epochs: {all:?}");
             all.into_iter().next().unwrap()
         };
         let one = report(&keeper);
-        assert_eq!((one.owner.as_str(), one.namespace.as_str(), one.hits, one.max), ("f.ns", "ns", 1, 100));
-        assert_eq!((one.pins["LISTEN"], one.open >= 1, one.open_there), (1, true, one.open));
-        keeper.expect(&after);
+        assert_eq!(
+            (
+                one.owner.as_str(),
+                one.namespace.as_str(),
+                one.hits,
+                one.max
+            ),
+            ("f.ns", "ns", 1, 100)
+        );
+        assert_eq!(
+            (one.pins["LISTEN"], one.open >= 1, one.open_there),
+            (1, true, one.open)
+        );
+        keeper.retain_destination(&after);
         assert_eq!(
             (report(&keeper).hits, report(&keeper).max),
             (1, 7),
             "the newest settings, and what was counted before"
         );
         drop(held);
-        keeper.expect_no_more(&before);
-        keeper.expect_no_more(&after);
+        keeper.release_destination(&before);
+        keeper.release_destination(&after);
         let one = report(&keeper);
         assert_eq!((one.hits, one.open, one.warm), (1, 0, 0));
     });
@@ -267,12 +382,23 @@ fn what_was_counted_stays_when_settings_change_and_instances_go() {
 
 /// A link has a round trip to speak of: on loopback hardly anything is ever under way.
 #[test]
-fn a_connection_begins_with_what_the_one_before_it_showed() {
+fn a_connection_begins_with_the_window_that_its_predecessor_proved() {
     nearpath_testkit::need_root!();
-    let mut lab = Lab::new().unwrap();
-    let (near, far) = (lab.node("near").unwrap(), lab.node("far").unwrap());
-    let cable = lab.link(&near, &far, &Link { delay: Duration::from_millis(5), ..Link::default() }).unwrap();
-    let listener = far.enter(|| std::net::TcpListener::bind((cable.second().v4, 0))).unwrap();
+    let mut lab = NetworkLab::new().unwrap();
+    let (near, far) = (lab.add_node("near").unwrap(), lab.add_node("far").unwrap());
+    let cable = lab
+        .connect_nodes(
+            &near,
+            &far,
+            &LinkConditions {
+                delay: Duration::from_millis(5),
+                ..LinkConditions::default()
+            },
+        )
+        .unwrap();
+    let listener = far
+        .enter(|| std::net::TcpListener::bind((cable.second_end().v4, 0)))
+        .unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         while let Ok((mut client, _)) = listener.accept() {
@@ -283,31 +409,39 @@ fn a_connection_begins_with_what_the_one_before_it_showed() {
                 .and_then(|()| io::copy(&mut client, &mut io::sink()));
         }
     });
-    let text = format!("{}:{port} warm=0", cable.second().v4);
+    let text = format!("{}:{port} warm=0", cable.second_end().v4);
     let windows = near.enter(|| {
-        let fence =
-            SocketCgroupGuard::enter_current_thread().and_then(|fence| fence.check_window_programs().map(|()| fence));
+        let fence = SocketCgroupGuard::enter_current_thread()
+            .and_then(|fence| fence.check_window_programs().map(|()| fence));
         let _fence = fence.map_err(|why| why.to_string())?;
         let mut windows = Vec::new();
-        run(async {
-            let (keeper, to) = (Keeper::start(), to_text(&text, 1));
-            keeper.open_windows();
-            keeper.expect(&to);
+        run_local(async {
+            let (keeper, to) = (ConnectionPool::start(), parse_destination(&text, 1));
+            keeper.enable_cwnd_cache();
+            keeper.retain_destination(&to);
             for _ in 0..3 {
-                let Lease { mut stream, mut gone } = get(&*asks(&keeper, "f.ns"), &to).await.unwrap();
+                let ConnectionLease {
+                    mut stream,
+                    guard: mut gone,
+                } = connect_within_20s(&*source_of(&keeper, "f.ns"), &to)
+                    .await
+                    .unwrap();
                 windows.push(tcp_flow_info(&stream).unwrap().cwnd_segments);
                 stream.write_all(&[7; 400_000]).await.unwrap();
                 stream.read_u8().await.unwrap();
                 stream.shutdown().await.unwrap();
                 let _ = stream.read(&mut [0]).await; // the end was confirmed: what came last was nothing but that
-                gone.look(&stream);
+                gone.sample_flow(&stream);
             }
-            assert_eq!(keeper.ledger(&to).opened.get(), 2);
+            assert_eq!(keeper.counters_for(&to).windows_opened.get(), 2);
         });
         Ok::<_, String>(windows)
     });
     match windows {
-        Ok(windows) => assert!(windows[0] == 10 && windows[1] > 20 && windows[2] > 20, "{windows:?}"),
+        Ok(windows) => assert!(
+            windows[0] == 10 && windows[1] > 20 && windows[2] > 20,
+            "{windows:?}"
+        ),
         Err(why) => nearpath_testkit::skip!("no windows here: {why}"),
     }
 }

@@ -7,101 +7,114 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Added to the time that a connection takes: the node does other things, too.
-const SLACK: Duration = Duration::from_millis(5);
+const SLACK_DELAY: Duration = Duration::from_millis(5);
 /// A measured time counts for one part in so many.
-const PART: u32 = 8;
+const SMOOTHING_DIVISOR: u32 = 8;
 
 /// The demand for connections of one key.
 #[derive(Debug)]
-pub(super) struct Demand {
+pub(super) struct KeyDemand {
     /// More than so many are never wanted.
-    most: u32,
+    max: u32,
     /// When the last clients came, no more of them than `most`.
-    lately: VecDeque<Instant>,
+    recent_requests: VecDeque<Instant>,
     /// How long a connection takes to open.
-    takes: Duration,
+    connect_time: Duration,
     /// Most clients at a time, in this window and in the one before.
     peaks: [u32; 2],
     /// Half of the time after which use is forgotten.
-    window: Duration,
+    window_length: Duration,
     /// End of this window.
-    until: Instant,
-    expected: Expected,
+    window_end: Instant,
+    expected_clients: ExpectedClients,
 }
 
 /// Clients that were announced.
 #[derive(Debug)]
-struct Expected {
+struct ExpectedClients {
     clients: u32,
     until: Instant,
 }
 
-impl Demand {
+impl KeyDemand {
     /// None yet. It is forgotten after `idle` without use; more than `most` are never wanted.
-    pub(super) fn new(now: Instant, most: u32, idle: Duration) -> Self {
-        let expected = Expected { clients: 0, until: now };
-        let window = idle / 2;
+    pub(super) fn new(now: Instant, max: u32, idle: Duration) -> Self {
+        let expected_clients = ExpectedClients {
+            clients: 0,
+            until: now,
+        };
+        let window_length = idle / 2;
         Self {
-            most,
-            lately: VecDeque::new(),
-            takes: Duration::ZERO,
+            max,
+            recent_requests: VecDeque::new(),
+            connect_time: Duration::ZERO,
             peaks: [0; 2],
-            window,
-            until: now + window,
-            expected,
+            window_length,
+            window_end: now + window_length,
+            expected_clients,
         }
     }
 
     /// A client came.
-    pub(super) fn asked(&mut self, now: Instant) {
-        self.roll(now);
-        let span = self.takes * 2 + SLACK;
-        while self.lately.front().is_some_and(|came| now.duration_since(*came) >= span) {
-            self.lately.pop_front();
+    pub(super) fn record_request(&mut self, now: Instant) {
+        self.roll_window(now);
+        let span = self.connect_time * 2 + SLACK_DELAY;
+        while self
+            .recent_requests
+            .front()
+            .is_some_and(|came| now.duration_since(*came) >= span)
+        {
+            self.recent_requests.pop_front();
         }
-        if self.lately.len() < self.most as usize {
-            self.lately.push_back(now);
+        if self.recent_requests.len() < self.max as usize {
+            self.recent_requests.push_back(now);
         }
-        self.peaks[0] = self.peaks[0].max(self.lately.len() as u32);
-        self.expected.clients = self.expected.clients.saturating_sub(1);
+        self.peaks[0] = self.peaks[0].max(self.recent_requests.len() as u32);
+        self.expected_clients.clients = self.expected_clients.clients.saturating_sub(1);
     }
 
     /// So many clients will come soon.
-    pub(super) fn expects(&mut self, now: Instant, clients: u32) {
-        self.roll(now);
-        let until = now + self.window * 2;
-        self.expected = Expected { clients: clients.max(self.expected.clients), until };
+    pub(super) fn expect_clients(&mut self, now: Instant, clients: u32) {
+        self.roll_window(now);
+        let until = now + self.window_length * 2;
+        self.expected_clients = ExpectedClients {
+            clients: clients.max(self.expected_clients.clients),
+            until,
+        };
     }
 
     /// A connection was opened in this time.
-    pub(super) fn took(&mut self, time: Duration) {
-        self.takes = match self.takes {
+    pub(super) fn record_connect_time(&mut self, time: Duration) {
+        self.connect_time = match self.connect_time {
             Duration::ZERO => time,
-            takes => (takes * (PART - 1) + time) / PART,
+            takes => (takes * (SMOOTHING_DIVISOR - 1) + time) / SMOOTHING_DIVISOR,
         };
     }
 
     /// How many are worth having open for nobody yet.
-    pub(super) fn wanted(&mut self, now: Instant) -> u32 {
-        self.roll(now);
-        self.peaks[0].max(self.peaks[1]).max(self.expected.clients).min(self.most)
+    pub(super) fn wanted_warm(&mut self, now: Instant) -> u32 {
+        self.roll_window(now);
+        self.peaks[0]
+            .max(self.peaks[1])
+            .max(self.expected_clients.clients)
+            .min(self.max)
     }
 
     /// Nothing is wanted any more.
     pub(super) fn stop(&mut self) {
-        self.most = 0;
+        self.max = 0;
     }
 
-    fn roll(&mut self, now: Instant) {
-        if now >= self.expected.until {
-            self.expected.clients = 0;
+    fn roll_window(&mut self, now: Instant) {
+        if now >= self.expected_clients.until {
+            self.expected_clients.clients = 0;
         }
-        if now < self.until {
+        if now < self.window_end {
             return;
         }
-        let missed = now >= self.until + self.window;
+        let missed = now >= self.window_end + self.window_length;
         self.peaks = [0, if missed { 0 } else { self.peaks[0] }];
-        self.until = now + self.window;
+        self.window_end = now + self.window_length;
     }
 }
 
@@ -113,70 +126,78 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn clients_within_the_time_of_a_connection_are_wanted_at_once() {
-        let (mut now, mut demand) = (Instant::now(), Demand::new(Instant::now(), 8, IDLE));
-        assert_eq!(demand.wanted(now), 0, "without use nothing is kept");
-        demand.asked(now);
-        assert_eq!(demand.wanted(now), 1);
+    fn requests_within_one_connect_time_raise_the_demand() {
+        let (mut now, mut demand) = (Instant::now(), KeyDemand::new(Instant::now(), 8, IDLE));
+        assert_eq!(demand.wanted_warm(now), 0, "without use nothing is kept");
+        demand.record_request(now);
+        assert_eq!(demand.wanted_warm(now), 1);
         for _ in 0..4 {
             now += 100 * MS;
-            demand.asked(now);
+            demand.record_request(now);
         }
-        assert_eq!(demand.wanted(now), 1, "one after the other needs one");
-        (0..100).for_each(|_| demand.asked(now));
-        assert_eq!(demand.wanted(now), 8, "never more than the most");
-        assert_eq!(demand.lately.len(), 8, "nor more remembered");
+        assert_eq!(demand.wanted_warm(now), 1, "one after the other needs one");
+        (0..100).for_each(|_| demand.record_request(now));
+        assert_eq!(demand.wanted_warm(now), 8, "never more than the most");
+        assert_eq!(demand.recent_requests.len(), 8, "nor more remembered");
     }
 
     #[test]
-    fn the_further_away_the_more() {
+    fn slow_destinations_need_more_connections() {
         let start = Instant::now();
         let [mut near, mut far] = [MS, 50 * MS].map(|time| {
-            let mut demand = Demand::new(start, 100, IDLE);
-            demand.took(time);
+            let mut demand = KeyDemand::new(start, 100, IDLE);
+            demand.record_connect_time(time);
             demand
         });
         for n in 0..1_000 {
-            near.asked(start + n * MS);
-            far.asked(start + n * MS);
+            near.record_request(start + n * MS);
+            far.record_request(start + n * MS);
         }
         let now = start + 1_000 * MS;
-        assert_eq!((near.wanted(now), far.wanted(now)), (7, 100));
+        assert_eq!((near.wanted_warm(now), far.wanted_warm(now)), (7, 100));
     }
 
     #[test]
-    fn use_is_forgotten() {
+    fn demand_without_requests_is_forgotten() {
         let start = Instant::now();
-        let mut demand = Demand::new(start, 8, IDLE);
-        (0..5).for_each(|_| demand.asked(start));
-        assert_eq!(demand.wanted(start + IDLE / 2), 5, "for half of the time at least");
-        assert_eq!(demand.wanted(start + IDLE), 0);
-        (0..5).for_each(|_| demand.asked(start + IDLE));
-        assert_eq!(demand.wanted(start + IDLE * 10), 0, "also when nobody looked meanwhile");
+        let mut demand = KeyDemand::new(start, 8, IDLE);
+        (0..5).for_each(|_| demand.record_request(start));
+        assert_eq!(
+            demand.wanted_warm(start + IDLE / 2),
+            5,
+            "for half of the time at least"
+        );
+        assert_eq!(demand.wanted_warm(start + IDLE), 0);
+        (0..5).for_each(|_| demand.record_request(start + IDLE));
+        assert_eq!(
+            demand.wanted_warm(start + IDLE * 10),
+            0,
+            "also when nobody looked meanwhile"
+        );
     }
 
     #[test]
-    fn who_is_expected_counts_until_it_comes() {
+    fn expected_clients_count_until_they_come() {
         let start = Instant::now();
-        let mut demand = Demand::new(start, 8, IDLE);
-        demand.expects(start, 3);
-        assert_eq!(demand.wanted(start), 3);
-        demand.asked(start);
-        demand.asked(start + 20 * MS);
-        demand.asked(start + 40 * MS);
-        assert_eq!(demand.wanted(start + 40 * MS), 1, "all are there");
-        demand.expects(start, 5);
-        assert_eq!(demand.wanted(start + IDLE), 0, "nobody came");
+        let mut demand = KeyDemand::new(start, 8, IDLE);
+        demand.expect_clients(start, 3);
+        assert_eq!(demand.wanted_warm(start), 3);
+        demand.record_request(start);
+        demand.record_request(start + 20 * MS);
+        demand.record_request(start + 40 * MS);
+        assert_eq!(demand.wanted_warm(start + 40 * MS), 1, "all are there");
+        demand.expect_clients(start, 5);
+        assert_eq!(demand.wanted_warm(start + IDLE), 0, "nobody came");
     }
 
     #[test]
-    fn what_has_stopped_wants_nothing() {
+    fn stopped_demand_wants_nothing() {
         let start = Instant::now();
-        let mut demand = Demand::new(start, 8, IDLE);
-        demand.asked(start);
+        let mut demand = KeyDemand::new(start, 8, IDLE);
+        demand.record_request(start);
         demand.stop();
-        demand.expects(start, 3);
-        demand.asked(start);
-        assert_eq!(demand.wanted(start), 0);
+        demand.expect_clients(start, 3);
+        demand.record_request(start);
+        assert_eq!(demand.wanted_warm(start), 0);
     }
 }

@@ -2,237 +2,287 @@
 
 use std::time::Instant;
 
-use super::Stock;
-use super::key_state::{Life, Rack, Socket, State};
-use super::limit_group::Place;
-use super::timers::Due;
-use super::types::{Action, KeyId, SocketId};
-use super::wait_queue::Next;
+use super::PoolState;
+use super::key_state::{KeyLifecycle, KeyState, SocketPhase, SocketRecord};
+use super::limit_group::LimitGroup;
+use super::timers::TimerEntry;
+use super::types::{KeyId, SocketId, StateAction};
+use super::wait_queue::QueuedRequest;
 
 /// Whose connection is gone.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct At {
+pub(super) struct RemovedFrom {
     pub(super) key: KeyId,
-    pub(super) place: u64,
+    pub(super) group: u64,
 }
 
-impl Stock {
+impl PoolState {
     /// Starts to open a connection.
-    pub(super) fn open(&mut self, now: Instant, key: KeyId) {
-        let socket = SocketId(self.sockets.insert(Socket { key, state: State::Connecting, since: now }));
-        let rack = self.rack_mut(key);
+    pub(super) fn start_connect(&mut self, now: Instant, key: KeyId) {
+        let socket = SocketId(self.sockets.insert(SocketRecord {
+            key,
+            phase: SocketPhase::Connecting,
+            since: now,
+        }));
+        let rack = self.key_state_mut(key);
         rack.connecting.insert(socket);
         rack.open += 1;
-        let at = rack.place;
-        self.place_mut(at).open += 1;
-        self.actions.push_back(Action::Connect(key, socket));
+        let at = rack.group;
+        self.limit_group_mut(at).open_count += 1;
+        self.actions.push_back(StateAction::Connect(key, socket));
     }
 
     /// An open connection goes to the first who waits for one of its key, or is kept.
-    pub(super) fn shelve(&mut self, now: Instant, key: KeyId, socket: SocketId) {
-        let rack = self.rack_mut(key);
-        let at = rack.place;
+    pub(super) fn place_open_socket(&mut self, now: Instant, key: KeyId, socket: SocketId) {
+        let rack = self.key_state_mut(key);
+        let at = rack.group;
         if let Some(ticket) = rack.granted.first().copied() {
-            return self.give(now, ticket, socket);
+            return self.give_socket(now, ticket, socket);
         }
-        if let Some((_, ticket, _)) = self.place(at).line.next(|other| other == key) {
-            return self.give(now, ticket, socket);
+        if let Some((_, ticket, _)) = self
+            .limit_group(at)
+            .queue
+            .next_servable(|other| other == key)
+        {
+            return self.give_socket(now, ticket, socket);
         }
-        let rack = self.rack_mut(key);
-        if rack.life > Life::Current || rack.warm.len() >= rack.terms.warm as usize {
-            return self.close(now, socket);
+        let rack = self.key_state_mut(key);
+        if rack.lifecycle > KeyLifecycle::Current || rack.warm.len() >= rack.terms.warm as usize {
+            return self.close_socket(now, socket);
         }
         rack.warm.push_back(socket);
-        self.set(now, socket, State::Warm);
-        self.remind(now, key);
+        self.set_phase(now, socket, SocketPhase::Warm);
+        self.schedule_expiry(now, key);
     }
 
     /// After a connection is gone: its room is for who waits, then for what is kept.
-    pub(super) fn after(&mut self, now: Instant, at: At) {
-        self.settle(now, at.place);
-        self.reclaim(at.place);
-        self.restock(now, at.key);
-        self.bury(at.key);
+    pub(super) fn follow_removal(&mut self, now: Instant, at: RemovedFrom) {
+        self.serve_waiters(now, at.group);
+        self.request_reclaim(at.group);
+        self.replenish_key(now, at.key);
+        self.drop_forgotten_key(at.key);
     }
 
     /// Gives room to who is next in turn, makes more if that is not enough, and lets keys keep what they could not before.
-    pub(super) fn settle(&mut self, now: Instant, at: u64) {
-        while let Some(next) = self.next(at) {
-            self.place_mut(at).line.serve(next);
-            self.grant(now, next.1);
+    pub(super) fn serve_waiters(&mut self, now: Instant, at: u64) {
+        while let Some(next) = self.next_grantable(at) {
+            self.limit_group_mut(at).queue.mark_served(next);
+            self.grant_connect(now, next.1);
         }
-        while self.place(at).lacking() > 0 && self.evict(now, at) {}
-        if !self.place(at).line.is_empty() {
+        while self.limit_group(at).unserved_waiters() > 0 && self.evict_unused(now, at) {}
+        if !self.limit_group(at).queue.is_empty() {
             return;
         }
-        let hungry = std::mem::take(&mut self.place_mut(at).hungry);
-        hungry.into_iter().for_each(|key| self.restock(now, key));
+        let hungry = std::mem::take(&mut self.limit_group_mut(at).starved_keys);
+        hungry
+            .into_iter()
+            .for_each(|key| self.replenish_key(now, key));
     }
 
     /// Asks adapters for room, if somebody waits whom nothing else helps.
-    pub(super) fn reclaim(&mut self, at: u64) {
-        let place = self.place(at);
-        if let Some((_, _, key)) = place.line.next(|_| true).filter(|_| place.lacking() > 0) {
-            self.actions.push_back(Action::Reclaim(key));
+    pub(super) fn request_reclaim(&mut self, at: u64) {
+        let place = self.limit_group(at);
+        if let Some((_, _, key)) = place
+            .queue
+            .next_servable(|_| true)
+            .filter(|_| place.unserved_waiters() > 0)
+        {
+            self.actions.push_back(StateAction::Reclaim(key));
         }
     }
 
-    pub(super) fn next(&self, at: u64) -> Option<Next> {
-        let place = self.place(at);
-        place.line.next(|key| self.rack(key).terms.max > place.open)
+    pub(super) fn next_grantable(&self, at: u64) -> Option<QueuedRequest> {
+        let place = self.limit_group(at);
+        place
+            .queue
+            .next_servable(|key| self.key_state(key).terms.max > place.open_count)
     }
 
     /// Closes one connection at a place that is there for nobody: the one that has been for longest of the key that has most.
-    pub(super) fn evict(&mut self, now: Instant, at: u64) -> bool {
+    pub(super) fn evict_unused(&mut self, now: Instant, at: u64) -> bool {
         let spares = |key: &&KeyId| {
-            let rack = self.rack(**key);
-            rack.warm.len() + rack.spare()
+            let rack = self.key_state(**key);
+            rack.warm.len() + rack.unassigned_connects()
         };
-        let Some(key) = self.place(at).keys.iter().max_by_key(spares).copied() else { return false };
-        let rack = self.rack_mut(key);
+        let Some(key) = self.limit_group(at).keys.iter().max_by_key(spares).copied() else {
+            return false;
+        };
+        let rack = self.key_state_mut(key);
         let socket = match rack.warm.pop_front() {
             Some(socket) => socket,
-            None if rack.spare() > 0 => rack.connecting.pop_last().expect("what is spare is being opened"),
+            None if rack.unassigned_connects() > 0 => rack
+                .connecting
+                .pop_last()
+                .expect("what is spare is being opened"),
             None => return false,
         };
-        self.close(now, socket);
+        self.close_socket(now, socket);
         true
     }
 
     /// Opens what is worth keeping, as far as there is room and nobody waits.
-    pub(super) fn restock(&mut self, now: Instant, key: KeyId) {
-        let Some(rack) = self.racks.get_mut(key.0) else { return };
-        let (mut lacks, max, at) = (rack.lacks(now), rack.terms.max, rack.place);
-        let place = self.place(at);
-        if let Some(retry) = place.pause(now).filter(|_| lacks > 0) {
-            return self.remind_at(key, retry);
+    pub(super) fn replenish_key(&mut self, now: Instant, key: KeyId) {
+        let Some(rack) = self.keys.get_mut(key.0) else {
+            return;
+        };
+        let (mut lacks, max, at) = (rack.missing_warm(now), rack.terms.max, rack.group);
+        let place = self.limit_group(at);
+        if let Some(retry) = place.paused_until(now).filter(|_| lacks > 0) {
+            return self.schedule_review(key, retry);
         }
         if place.is_failing() {
-            lacks = lacks.min(usize::from(self.rack(key).connecting.is_empty())); // one is enough to see
+            lacks = lacks.min(usize::from(self.key_state(key).connecting.is_empty())); // one is enough to see
         }
         while lacks > 0 {
-            let place = self.place_mut(at);
-            if place.open >= max || !place.line.is_empty() {
-                place.hungry.insert(key);
+            let place = self.limit_group_mut(at);
+            if place.open_count >= max || !place.queue.is_empty() {
+                place.starved_keys.insert(key);
                 return;
             }
-            self.open(now, key);
+            self.start_connect(now, key);
             lacks -= 1;
         }
     }
 
     /// Its time has come: what is too old goes, what is wanted comes.
-    pub(super) fn review(&mut self, now: Instant, key: KeyId) {
-        let Some(rack) = self.racks.get_mut(key.0) else { return };
-        self.agenda.take(Due::Key(key), rack.due.take());
-        while let Some(first) = self.rack(key).warm.front().copied() {
-            if now < self.rack(key).expiry(self.since(first)) {
+    pub(super) fn review_key(&mut self, now: Instant, key: KeyId) {
+        let Some(rack) = self.keys.get_mut(key.0) else {
+            return;
+        };
+        self.timers
+            .cancel_timer(TimerEntry::Key(key), rack.review_at.take());
+        while let Some(first) = self.key_state(key).warm.front().copied() {
+            if now < self.key_state(key).expires_at(self.phase_since(first)) {
                 break;
             }
-            self.rack_mut(key).warm.pop_front();
-            self.close(now, first);
+            self.key_state_mut(key).warm.pop_front();
+            self.close_socket(now, first);
         }
-        self.restock(now, key);
-        self.remind(now, key);
+        self.replenish_key(now, key);
+        self.schedule_expiry(now, key);
     }
 
     /// Sees to it that the key is looked at when its oldest warm connection is too old.
-    pub(super) fn remind(&mut self, now: Instant, key: KeyId) {
-        if let Some(since) = self.oldest(key) {
-            let expiry = self.rack(key).expiry(since);
-            self.remind_at(key, expiry.max(now));
+    pub(super) fn schedule_expiry(&mut self, now: Instant, key: KeyId) {
+        if let Some(since) = self.oldest_warm_since(key) {
+            let expiry = self.key_state(key).expires_at(since);
+            self.schedule_review(key, expiry.max(now));
         }
     }
 
-    pub(super) fn remind_at(&mut self, key: KeyId, at: Instant) {
-        let Some(rack) = self.racks.get_mut(key.0) else { return };
-        if rack.due.is_none_or(|due| at < due) {
-            let before = rack.due.replace(at);
-            self.agenda.put(Due::Key(key), before, at);
+    pub(super) fn schedule_review(&mut self, key: KeyId, at: Instant) {
+        let Some(rack) = self.keys.get_mut(key.0) else {
+            return;
+        };
+        if rack.review_at.is_none_or(|due| at < due) {
+            let before = rack.review_at.replace(at);
+            self.timers.schedule(TimerEntry::Key(key), before, at);
         }
     }
 
     /// Orders a connection closed that is in no list any more. It counts until that is done.
-    pub(super) fn close(&mut self, now: Instant, socket: SocketId) {
-        let held = self.set(now, socket, State::Closing);
-        let rack = self.rack_mut(held);
+    pub(super) fn close_socket(&mut self, now: Instant, socket: SocketId) {
+        let held = self.set_phase(now, socket, SocketPhase::Closing);
+        let rack = self.key_state_mut(held);
         rack.wasted += 1;
-        let at = rack.place;
-        self.place_mut(at).closing += 1;
-        self.actions.push_back(Action::Close(socket));
+        let at = rack.group;
+        self.limit_group_mut(at).closing_count += 1;
+        self.actions.push_back(StateAction::Close(socket));
     }
 
-    pub(super) fn set(&mut self, now: Instant, socket: SocketId, state: State) -> KeyId {
+    pub(super) fn set_phase(
+        &mut self,
+        now: Instant,
+        socket: SocketId,
+        state: SocketPhase,
+    ) -> KeyId {
         let held = self.sockets.get_mut(socket.0).expect("it was found before");
-        (held.state, held.since) = (state, now);
+        (held.phase, held.since) = (state, now);
         held.key
     }
 
     /// Strikes a connection from all lists.
-    pub(super) fn remove(&mut self, socket: SocketId) -> At {
-        let Socket { key, state, .. } = self.sockets.remove(socket.0).expect("it was found before");
-        let rack = self.rack_mut(key);
+    pub(super) fn remove_socket(&mut self, socket: SocketId) -> RemovedFrom {
+        let SocketRecord {
+            key, phase: state, ..
+        } = self.sockets.remove(socket.0).expect("it was found before");
+        let rack = self.key_state_mut(key);
         rack.open -= 1;
         match state {
-            State::Connecting => drop(rack.connecting.remove(&socket)),
-            State::Warm => rack.warm.retain(|warm| *warm != socket),
-            State::Out | State::Closing => {}
+            SocketPhase::Connecting => drop(rack.connecting.remove(&socket)),
+            SocketPhase::Warm => rack.warm.retain(|warm| *warm != socket),
+            SocketPhase::InUse | SocketPhase::Closing => {}
         }
-        let at = rack.place;
-        let place = self.place_mut(at);
-        place.open -= 1;
-        place.closing -= u32::from(state == State::Closing);
-        At { key, place: at }
+        let at = rack.group;
+        let place = self.limit_group_mut(at);
+        place.open_count -= 1;
+        place.closing_count -= u32::from(state == SocketPhase::Closing);
+        RemovedFrom { key, group: at }
     }
 
     /// Nothing of this key is kept any more.
-    pub(super) fn end(&mut self, now: Instant, key: KeyId, life: Life) {
-        let Some(rack) = self.racks.get_mut(key.0) else { return };
-        rack.life = rack.life.max(life);
+    pub(super) fn end_key(&mut self, now: Instant, key: KeyId, life: KeyLifecycle) {
+        let Some(rack) = self.keys.get_mut(key.0) else {
+            return;
+        };
+        rack.lifecycle = rack.lifecycle.max(life);
         rack.demand.stop();
         let mut close: Vec<_> = rack.warm.drain(..).collect();
-        while rack.spare() > 0 {
+        while rack.unassigned_connects() > 0 {
             close.extend(rack.connecting.pop_last());
         }
-        let at = rack.place;
-        close.into_iter().for_each(|socket| self.close(now, socket));
-        self.settle(now, at);
+        let at = rack.group;
+        close
+            .into_iter()
+            .for_each(|socket| self.close_socket(now, socket));
+        self.serve_waiters(now, at);
     }
 
     /// Strikes a key from all lists once it is forgotten and has no connection left, and its place with its last key.
-    pub(super) fn bury(&mut self, key: KeyId) {
-        let Some(rack) = self.racks.get(key.0).filter(|rack| rack.life == Life::Forgotten && rack.open == 0) else {
+    pub(super) fn drop_forgotten_key(&mut self, key: KeyId) {
+        let Some(rack) = self
+            .keys
+            .get(key.0)
+            .filter(|rack| rack.lifecycle == KeyLifecycle::Forgotten && rack.open == 0)
+        else {
             return;
         };
-        let (at, due) = (rack.place, rack.due);
-        self.agenda.take(Due::Key(key), due);
-        self.racks.remove(key.0);
-        let place = self.place_mut(at);
+        let (at, due) = (rack.group, rack.review_at);
+        self.timers.cancel_timer(TimerEntry::Key(key), due);
+        self.keys.remove(key.0);
+        let place = self.limit_group_mut(at);
         place.keys.remove(&key);
-        place.hungry.remove(&key);
+        place.starved_keys.remove(&key);
         if place.keys.is_empty() {
-            let place = self.places.remove(at).expect("it was found before");
-            self.names.remove(&place.name);
+            let place = self.groups.remove(at).expect("it was found before");
+            self.group_ids.remove(&place.name);
         }
     }
 
-    pub(super) fn since(&self, socket: SocketId) -> Instant {
-        self.sockets.get(socket.0).expect("what is in a list is held").since
+    pub(super) fn phase_since(&self, socket: SocketId) -> Instant {
+        self.sockets
+            .get(socket.0)
+            .expect("what is in a list is held")
+            .since
     }
 
-    pub(super) fn rack(&self, key: KeyId) -> &Rack {
-        self.racks.get(key.0).expect("a key outlives its connections and waiters")
+    pub(super) fn key_state(&self, key: KeyId) -> &KeyState {
+        self.keys
+            .get(key.0)
+            .expect("a key outlives its connections and waiters")
     }
 
-    pub(super) fn rack_mut(&mut self, key: KeyId) -> &mut Rack {
-        self.racks.get_mut(key.0).expect("a key outlives its connections and waiters")
+    pub(super) fn key_state_mut(&mut self, key: KeyId) -> &mut KeyState {
+        self.keys
+            .get_mut(key.0)
+            .expect("a key outlives its connections and waiters")
     }
 
-    pub(super) fn place(&self, at: u64) -> &Place {
-        self.places.get(at).expect("a place outlives its keys")
+    pub(super) fn limit_group(&self, at: u64) -> &LimitGroup {
+        self.groups.get(at).expect("a place outlives its keys")
     }
 
-    pub(super) fn place_mut(&mut self, at: u64) -> &mut Place {
-        self.places.get_mut(at).expect("a place outlives its keys")
+    pub(super) fn limit_group_mut(&mut self, at: u64) -> &mut LimitGroup {
+        self.groups.get_mut(at).expect("a place outlives its keys")
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nearpath_types::egress::{Egress, Protocol};
+use nearpath_types::egress::{EgressProtocol, EgressSpec};
 
 /// A key that was declared. Never used again for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,15 +14,15 @@ pub struct SocketId(pub u64);
 
 /// One who waits. Tickets grow in the order in which they are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub(super) u64);
+pub struct WaitTicket(pub(super) u64);
 
 /// Whose turn it is goes round between these: a number for each function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Asker(pub u32);
+pub struct RequesterId(pub u32);
 
 /// What holds for the connections of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Terms {
+pub struct KeyTerms {
     /// Most connections at the place, whosever they are, with which this key may open one more.
     pub max: u32,
     /// Most that are kept open for nobody yet.
@@ -34,17 +34,38 @@ pub struct Terms {
 }
 
 /// PostgreSQL drops who has not said who he is within a minute (`authentication_timeout`).
-const SPEAKS_SOON: Duration = Duration::from_secs(40);
+const MAX_POSTGRES_IDLE_AGE: Duration = Duration::from_secs(40);
 
-impl Terms {
+impl KeyTerms {
     /// As declared; but where the server waits only a short time for the first word, connections that nobody has used are kept for less, and where it
     /// speaks first, not at all.
-    pub fn of(egress: &Egress) -> Self {
-        let &Egress { max, warm, idle, age, .. } = egress;
+    pub fn from_egress(egress: &EgressSpec) -> Self {
+        let &EgressSpec {
+            max,
+            warm,
+            idle,
+            age,
+            ..
+        } = egress;
         match egress.protocol {
-            Protocol::Postgres => Self { max, warm, idle: idle.min(SPEAKS_SOON), age },
-            Protocol::Mysql => Self { max, warm: 0, idle, age },
-            Protocol::Tcp | Protocol::Http | Protocol::Redis => Self { max, warm, idle, age },
+            EgressProtocol::Postgres => Self {
+                max,
+                warm,
+                idle: idle.min(MAX_POSTGRES_IDLE_AGE),
+                age,
+            },
+            EgressProtocol::Mysql => Self {
+                max,
+                warm: 0,
+                idle,
+                age,
+            },
+            EgressProtocol::Tcp | EgressProtocol::Http | EgressProtocol::Redis => Self {
+                max,
+                warm,
+                idle,
+                age,
+            },
         }
     }
 }
@@ -52,43 +73,43 @@ impl Terms {
 /// What one who asks for a connection gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Answer {
+pub enum RequestOutcome {
     /// This one, open and never used.
     Take(SocketId),
-    /// A place in line: [`Action::Give`] or [`Action::Refuse`] will name it, unless it is cancelled.
-    Wait(Ticket),
+    /// A place in line: [`StateAction::Give`] or [`StateAction::Refuse`] will name it, unless it is cancelled.
+    Wait(WaitTicket),
     /// None.
-    Refused(Why),
+    Refused(RefusalReason),
 }
 
 /// Why one gets no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum RefusalReason {
     /// The destination did not take the connection that was opened for it: the one that has just been reported as failed.
     Failed,
     /// None became free in time.
-    Late {
+    TimedOut {
         /// Connections that are open at the place.
         open: u32,
         /// Whether the place has lately refused connections.
         failing: bool,
     },
     /// Too many of its function wait already.
-    Crowded,
+    QueueFull,
     /// The key was forgotten.
-    Gone,
+    KeyForgotten,
 }
 
 /// What is to be done. The order matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// Open a connection, and report [`connected`](super::Stock::connected) or [`failed`](super::Stock::failed).
+pub enum StateAction {
+    /// Open a connection, and report [`connected`](super::PoolState::connected) or [`failed`](super::PoolState::failed).
     Connect(KeyId, SocketId),
-    /// This open connection is that waiter's. When it has gone meanwhile: [`unused`](super::Stock::unused).
-    Give(Ticket, SocketId),
+    /// This open connection is that waiter's. When it has gone meanwhile: [`unused`](super::PoolState::unused).
+    Give(WaitTicket, SocketId),
     /// That waiter gets none.
-    Refuse(Ticket, Why),
-    /// Close it, or give up opening it, and report [`closed`](super::Stock::closed).
+    Refuse(WaitTicket, RefusalReason),
+    /// Close it, or give up opening it, and report [`socket_closed`](super::PoolState::socket_closed).
     Close(SocketId),
     /// Somebody with this key waits below the ceiling: if an adapter keeps an idle connection at the same place, close that.
     Reclaim(KeyId),
@@ -96,7 +117,7 @@ pub enum Action {
 
 /// How one key stands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct KeyFigures {
     /// Connections of this key, in whatever state.
     pub open: u32,
     /// Of them, kept open for nobody yet.
@@ -106,7 +127,7 @@ pub struct Figures {
     /// Clients that wait.
     pub waiting: u32,
     /// Connections that are open at the place, over all keys.
-    pub at_place: u32,
+    pub open_in_group: u32,
     /// Connections given that were open already.
     pub hits: u64,
     /// Connections given that had to be opened.

@@ -8,80 +8,101 @@ use http::StatusCode;
 use nearpath_types::{FunctionSpec, FunctionStatus};
 use serde::Deserialize;
 
-use super::input::{Json, Name, Params, function_id, null_is_default};
-use super::refused::Refused;
-use super::status::{in_detail, status};
+use super::api_error::ApiError;
+use super::extractors::{JsonBody, PathName, QueryParams, null_is_default, parse_function_id};
+use super::status::{function_status, with_details};
 use crate::controller::Controller;
-use crate::model::{Command, Refusal};
+use crate::model::{CommandRefusal, ControllerCommand};
 
 /// `GET /system/functions?namespace=`
-pub(crate) async fn list(State(it): State<Controller>, params: Params) -> Result<Answer<Vec<FunctionStatus>>, Refused> {
+pub(crate) async fn list_functions(
+    State(it): State<Controller>,
+    params: QueryParams,
+) -> Result<Answer<Vec<FunctionStatus>>, ApiError> {
     let namespace = params.listed_namespace(&it)?;
     let (model, fleet) = (it.model(), &it.inner.fleet);
-    let observed = fleet.observed();
+    let observed = fleet.observed_functions();
     let observed: HashMap<_, _> = observed.iter().map(|seen| (&seen.id, seen)).collect();
     let all = model.functions_in(&namespace).map(|function| {
         let id = function.spec.id();
-        status(function, observed.get(&id).copied(), fleet.invocations(&id))
+        function_status(
+            function,
+            observed.get(&id).copied(),
+            fleet.invocation_count(&id),
+        )
     });
     Ok(Answer(all.collect()))
 }
 
 /// `POST /system/functions`: deploys, and replaces a function that exists by a rolling update.
-pub(crate) async fn deploy(
+pub(crate) async fn deploy_function(
     State(it): State<Controller>,
-    Json(spec): Json<FunctionSpec>,
-) -> Result<StatusCode, Refused> {
-    it.order(Command::Deploy(spec)).await?;
+    JsonBody(spec): JsonBody<FunctionSpec>,
+) -> Result<StatusCode, ApiError> {
+    it.apply_command(ControllerCommand::Deploy(spec)).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
 /// `PUT /system/functions`: a rolling update; 404 tells OpenFaaS's clients to `POST` instead.
-pub(crate) async fn update(
+pub(crate) async fn update_function(
     State(it): State<Controller>,
-    Json(spec): Json<FunctionSpec>,
-) -> Result<StatusCode, Refused> {
-    it.order(Command::Update(spec)).await?;
+    JsonBody(spec): JsonBody<FunctionSpec>,
+) -> Result<StatusCode, ApiError> {
+    it.apply_command(ControllerCommand::Update(spec)).await?;
     Ok(StatusCode::OK)
 }
 
 /// OpenFaaS's `DeleteFunctionRequest`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Removal {
+pub(crate) struct RemoveFunctionRequest {
     function_name: String,
     #[serde(default, deserialize_with = "null_is_default")]
     namespace: String,
 }
 
 /// `DELETE /system/functions`
-pub(crate) async fn remove(State(it): State<Controller>, Json(asked): Json<Removal>) -> Result<StatusCode, Refused> {
-    it.order(Command::Remove(function_id(&asked.function_name, Some(&asked.namespace))?)).await?;
+pub(crate) async fn remove_function(
+    State(it): State<Controller>,
+    JsonBody(request): JsonBody<RemoveFunctionRequest>,
+) -> Result<StatusCode, ApiError> {
+    it.apply_command(ControllerCommand::Remove(parse_function_id(
+        &request.function_name,
+        Some(&request.namespace),
+    )?))
+    .await?;
     Ok(StatusCode::OK)
 }
 
 /// `GET /system/function/{name}?namespace=&usage=1`
-pub(crate) async fn describe(
+pub(crate) async fn describe_function(
     State(it): State<Controller>,
-    Name(name): Name,
-    params: Params,
-) -> Result<Answer<FunctionStatus>, Refused> {
-    let id = function_id(&name, params.get("namespace"))?;
+    PathName(name): PathName,
+    params: QueryParams,
+) -> Result<Answer<FunctionStatus>, ApiError> {
+    let id = parse_function_id(&name, params.get("namespace"))?;
     let (model, fleet) = (it.model(), &it.inner.fleet);
-    let function = model.functions.get(&id).ok_or_else(|| Refusal::NoFunction(id.clone()))?;
+    let function = model
+        .functions
+        .get(&id)
+        .ok_or_else(|| CommandRefusal::NoFunction(id.clone()))?;
     let usage = match params.get("usage") {
-        Some("1" | "true") => Some(fleet.usage(id.clone()).await),
+        Some("1" | "true") => Some(fleet.function_usage(id.clone()).await),
         _ => None,
     };
-    let everything = fleet.observed();
-    let observed = everything.iter().find(|seen| seen.id == id);
-    Ok(Answer(in_detail(status(function, observed, fleet.invocations(&id)), observed, usage)))
+    let all_observed = fleet.observed_functions();
+    let observed = all_observed.iter().find(|seen| seen.id == id);
+    Ok(Answer(with_details(
+        function_status(function, observed, fleet.invocation_count(&id)),
+        observed,
+        usage,
+    )))
 }
 
 /// OpenFaaS's `ScaleServiceRequest`. A missing number is an error: Go would read it as 0 and put the function to sleep.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Scaling {
+pub(crate) struct ScaleFunctionRequest {
     #[serde(default, deserialize_with = "null_is_default")]
     service_name: String,
     replicas: u64,
@@ -90,18 +111,26 @@ pub(crate) struct Scaling {
 }
 
 /// `POST /system/scale-function/{name}`
-pub(crate) async fn scale(
+pub(crate) async fn scale_function(
     State(it): State<Controller>,
-    Name(name): Name,
-    params: Params,
-    Json(asked): Json<Scaling>,
-) -> Result<StatusCode, Refused> {
-    let beside = Some(asked.namespace.as_str()).filter(|text| !text.is_empty()).or(params.get("namespace"));
-    let id = function_id(&name, beside)?;
-    if !asked.service_name.is_empty() && function_id(&asked.service_name, beside)? != id {
-        let text = format!("serviceName {:?} contradicts {name:?} in the path", asked.service_name);
-        return Err(Refused::bad_request(text));
+    PathName(name): PathName,
+    params: QueryParams,
+    JsonBody(request): JsonBody<ScaleFunctionRequest>,
+) -> Result<StatusCode, ApiError> {
+    let namespace = Some(request.namespace.as_str())
+        .filter(|text| !text.is_empty())
+        .or(params.get("namespace"));
+    let id = parse_function_id(&name, namespace)?;
+    if !request.service_name.is_empty()
+        && parse_function_id(&request.service_name, namespace)? != id
+    {
+        let text = format!(
+            "serviceName {:?} contradicts {name:?} in the path",
+            request.service_name
+        );
+        return Err(ApiError::bad_request(text));
     }
-    it.order(Command::Scale(id, asked.replicas)).await?;
+    it.apply_command(ControllerCommand::Scale(id, request.replicas))
+        .await?;
     Ok(StatusCode::ACCEPTED)
 }

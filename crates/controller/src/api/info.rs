@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::controller::Controller;
 
 /// `GET /system/info`
-pub(crate) async fn info(State(it): State<Controller>) -> Answer<Value> {
+pub(crate) async fn system_info(State(it): State<Controller>) -> Answer<Value> {
     let version = &it.inner.version;
     let version = json!({
-        "release": version.release, "sha": version.sha, "commit_message": version.commit_message,
+        "release": version.release, "sha": version.commit_sha, "commit_message": version.commit_message,
     });
     Answer(json!({
         "provider": { "provider": "nearpath", "version": version, "orchestration": "nearpath" },
@@ -22,19 +22,19 @@ pub(crate) async fn info(State(it): State<Controller>) -> Answer<Value> {
 
 /// `GET /healthz`. A store that takes no changes is told and not failed: calls go on, and a health check that fails
 /// would turn them away too.
-pub(crate) async fn healthz(State(it): State<Controller>) -> String {
-    match it.trouble() {
+pub(crate) async fn health_check(State(it): State<Controller>) -> String {
+    match it.read_only_reason() {
         None => "OK\n".to_owned(),
-        Some(why) => format!("OK, but read-only: {why}\n"),
+        Some(reason) => format!("OK, but read-only: {reason}\n"),
     }
 }
 
 /// `GET /ui/`
-pub(crate) async fn ui() -> Html<&'static str> {
+pub(crate) async fn ui_page() -> Html<&'static str> {
     Html(include_str!("ui.html"))
 }
 
 /// `/`
-pub(crate) async fn to_ui() -> Redirect {
+pub(crate) async fn redirect_to_ui() -> Redirect {
     Redirect::temporary("/ui/")
 }

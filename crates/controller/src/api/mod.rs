@@ -4,18 +4,18 @@
 //! as a `Refused`: text, with the reason in `X-Nearpath-Reason`. What a handler reads comes through the
 //! extractors of `input`, so that every error of reading has the same shape.
 
+mod api_error;
 mod auth;
+mod extractors;
 mod functions;
 mod info;
-mod input;
-mod later;
 mod logs;
 mod namespaces;
 mod node_status;
-mod record;
-mod refused;
+mod not_implemented;
+mod request_log;
+mod request_origin;
 mod secrets;
-mod site;
 mod status;
 
 use axum::Router;
@@ -30,75 +30,100 @@ use tower::ServiceExt;
 
 use crate::controller::Controller;
 #[doc(hidden)] // for the fuzz targets
-pub use auth::basic;
+pub use auth::decode_basic;
 #[doc(hidden)]
-pub use site::is_loopback;
+pub use request_origin::is_loopback;
 
-use refused::Refused;
+use api_error::ApiError;
 
 /// Largest request body in bytes.
-pub const MAX_BODY: usize = 1 << 20;
+pub const MAX_BODY_BYTES: usize = 1 << 20;
 
 impl Controller {
     /// The API: `/system/…`, `/ui/`, `/healthz`, and `/async-function/…`, which is yet to come. Needs a tokio runtime.
-    pub fn router(&self) -> Router {
+    pub fn build_router(&self) -> Router {
         let system = Router::new()
             .route(
                 "/functions",
-                get(functions::list).post(functions::deploy).put(functions::update).delete(functions::remove),
+                get(functions::list_functions)
+                    .post(functions::deploy_function)
+                    .put(functions::update_function)
+                    .delete(functions::remove_function),
             )
-            .route("/function/{name}", get(functions::describe))
-            .route("/scale-function/{name}", post(functions::scale))
-            .route("/secrets", get(secrets::list).post(secrets::create).put(secrets::update).delete(secrets::remove))
-            .route("/namespaces", get(namespaces::list))
-            .route("/namespace/", post(namespaces::create_unnamed))
+            .route("/function/{name}", get(functions::describe_function))
+            .route("/scale-function/{name}", post(functions::scale_function))
+            .route(
+                "/secrets",
+                get(secrets::list_secrets)
+                    .post(secrets::create_secret)
+                    .put(secrets::update_secret)
+                    .delete(secrets::remove_secret),
+            )
+            .route("/namespaces", get(namespaces::list_namespaces))
+            .route("/namespace/", post(namespaces::create_namespace_from_body))
             .route(
                 "/namespace/{name}",
-                get(namespaces::describe).post(namespaces::create).put(namespaces::update).delete(namespaces::remove),
+                get(namespaces::describe_namespace)
+                    .post(namespaces::create_namespace)
+                    .put(namespaces::update_namespace)
+                    .delete(namespaces::remove_namespace),
             )
-            .route("/logs", get(logs::logs))
-            .route("/info", get(info::info))
-            .route("/telemetry", get(later::telemetry))
-            .route("/alert", post(later::alert))
-            .merge(node_status::routes());
+            .route("/logs", get(logs::stream_logs))
+            .route("/info", get(info::system_info))
+            .route("/telemetry", get(not_implemented::system_telemetry))
+            .route("/alert", post(not_implemented::scale_alert))
+            .merge(node_status::status_routes());
         Router::new()
             .nest("/system", system)
-            .route("/async-function/{*name}", post(later::asynchronous))
-            .route("/healthz", get(info::healthz))
-            .route("/ui/", get(info::ui))
-            .route("/", get(info::to_ui))
-            .fallback(unknown)
+            .route("/async-function/{*name}", post(not_implemented::async_call))
+            .route("/healthz", get(info::health_check))
+            .route("/ui/", get(info::ui_page))
+            .route("/", get(info::redirect_to_ui))
+            .fallback(unknown_path)
             .method_not_allowed_fallback(wrong_method)
-            .layer(from_fn_with_state(self.clone(), auth::check))
-            .layer(axum::middleware::from_fn(record::record))
+            .layer(from_fn_with_state(self.clone(), auth::authenticate))
+            .layer(axum::middleware::from_fn(request_log::log_request))
             .with_state(self.clone())
     }
 
-    /// Answers one request, whatever its body type: what a gateway calls. Build the router once with [`Self::router`]
+    /// Answers one request, whatever its body type: what a gateway calls. Build the router once with [`Self::build_router`]
     /// and use [`answer`] where the cost of building it matters.
-    pub fn answer<B>(&self, request: Request<B>) -> BoxFuture<'static, Response<Body>>
+    pub fn answer_request<B>(&self, request: Request<B>) -> BoxFuture<'static, Response<Body>>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<axum::BoxError>,
     {
-        answer(self.router(), request)
+        answer_with_router(self.build_router(), request)
     }
 }
 
 /// Answers one request with a router that was built before; cloning a router is cheap.
-pub fn answer<B>(router: Router, request: Request<B>) -> BoxFuture<'static, Response<Body>>
+pub fn answer_with_router<B>(
+    router: Router,
+    request: Request<B>,
+) -> BoxFuture<'static, Response<Body>>
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<axum::BoxError>,
 {
-    router.oneshot(request.map(Body::new)).map(|Ok(response)| response).boxed()
+    router
+        .oneshot(request.map(Body::new))
+        .map(|Ok(response)| response)
+        .boxed()
 }
 
-async fn unknown(request: axum::extract::Request) -> Refused {
-    Refused::new(Reason::NotFound, format!("there is nothing at {}", request.uri().path()))
+async fn unknown_path(request: axum::extract::Request) -> ApiError {
+    ApiError::new(
+        Reason::NotFound,
+        format!("there is nothing at {}", request.uri().path()),
+    )
 }
 
-async fn wrong_method(request: axum::extract::Request) -> Refused {
-    let text = format!("{} does not take {}", request.uri().path(), request.method());
-    Refused::new(Reason::MethodNotAllowed, text)
+async fn wrong_method(request: axum::extract::Request) -> ApiError {
+    let text = format!(
+        "{} does not take {}",
+        request.uri().path(),
+        request.method()
+    );
+    ApiError::new(Reason::MethodNotAllowed, text)
 }

@@ -6,21 +6,27 @@ use axum::extract::State;
 use axum::routing::get;
 use nearpath_types::{StatusQuery, StatusReport};
 
-use super::input::Params;
-use super::refused::Refused;
+use super::api_error::ApiError;
+use super::extractors::QueryParams;
 use crate::controller::Controller;
 
 /// Routes `GET /system/NAME?namespace=` for every query.
-pub(crate) fn routes() -> Router<Controller> {
+pub(crate) fn status_routes() -> Router<Controller> {
     let route = |router: Router<Controller>, query: StatusQuery| {
-        let handler = move |State(it): State<Controller>, params: Params| async move { report(&it, query, &params) };
+        let handler = move |State(it): State<Controller>, params: QueryParams| async move {
+            status_report(&it, query, &params)
+        };
         router.route(&format!("/{}", query.name()), get(handler))
     };
     StatusQuery::ALL.into_iter().fold(Router::new(), route)
 }
 
 /// The report's rows of one namespace.
-fn report(it: &Controller, query: StatusQuery, params: &Params) -> Result<Answer<StatusReport>, Refused> {
+fn status_report(
+    it: &Controller,
+    query: StatusQuery,
+    params: &QueryParams,
+) -> Result<Answer<StatusReport>, ApiError> {
     let namespace = params.listed_namespace(it)?;
     let mut report = it.inner.status.status(query);
     report.retain(|row| row.is_in_namespace(&namespace));

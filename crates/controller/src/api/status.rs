@@ -1,19 +1,23 @@
 //! A function as the API shows it: what is wanted beside what is observed.
 
-use nearpath_types::status::{InstanceStatus, SpecFields, Usage, rfc3339};
+use nearpath_types::status::{InstanceStatus, SpecFields, UsageStatus, rfc3339};
 use nearpath_types::{FunctionStatus, InstanceState, ObservedFunction, ObservedInstance};
 
-use crate::model::Function;
+use crate::model::DeployedFunction;
 
-/// Puts a status together. `observed` is `None` when the node has not heard of the function yet.
-pub(crate) fn status(function: &Function, observed: Option<&ObservedFunction>, invocations: u64) -> FunctionStatus {
+/// Puts a status together. `observed` is `NoConnection` when the node has not heard of the function yet.
+pub(crate) fn function_status(
+    function: &DeployedFunction,
+    observed: Option<&ObservedFunction>,
+    invocations: u64,
+) -> FunctionStatus {
     FunctionStatus {
         name: function.spec.service.to_string(),
         spec: SpecFields::from(&*function.spec),
         invocation_count: invocations as f64,
         replicas: function.replicas.into(),
-        available_replicas: observed.map_or(0, ObservedFunction::available),
-        created_at: rfc3339::format(function.created_at),
+        available_replicas: observed.map_or(0, ObservedFunction::available_count),
+        created_at: rfc3339::format_time(function.created_at),
         revision: function.revision.0,
         usage: None,
         trouble: observed.and_then(|observed| observed.trouble.clone()),
@@ -22,16 +26,22 @@ pub(crate) fn status(function: &Function, observed: Option<&ObservedFunction>, i
 }
 
 /// Adds what only `describe` shows.
-pub(crate) fn in_detail(
+pub(crate) fn with_details(
     status: FunctionStatus,
     observed: Option<&ObservedFunction>,
-    usage: Option<Usage>,
+    usage: Option<UsageStatus>,
 ) -> FunctionStatus {
-    let instances = observed.map(|observed| observed.instances.iter().map(instance).collect()).unwrap_or_default();
-    FunctionStatus { instances, usage, ..status }
+    let instances = observed
+        .map(|observed| observed.instances.iter().map(instance_status).collect())
+        .unwrap_or_default();
+    FunctionStatus {
+        instances,
+        usage,
+        ..status
+    }
 }
 
-fn instance(observed: &ObservedInstance) -> InstanceStatus {
+fn instance_status(observed: &ObservedInstance) -> InstanceStatus {
     let state = match observed.state {
         InstanceState::Starting => "starting",
         InstanceState::Ready => "ready",
@@ -43,6 +53,10 @@ fn instance(observed: &ObservedInstance) -> InstanceStatus {
         addr: observed.addr.to_string(),
         revision: observed.revision.0,
         pid: observed.pid,
-        start_ms: observed.start.iter().map(|phase| (phase.name.clone(), phase.took.as_secs_f64() * 1e3)).collect(),
+        start_ms: observed
+            .start
+            .iter()
+            .map(|phase| (phase.name.clone(), phase.took.as_secs_f64() * 1e3))
+            .collect(),
     }
 }

@@ -2,11 +2,11 @@
 
 use nearpath_types::{FunctionId, FunctionSpec, Namespace, Revision};
 
-use super::{Function, NamespaceEntry, Secret, SecretId};
+use super::{DeployedFunction, NamespaceEntry, SecretId, SecretValue};
 
 /// A wish. Its fields are syntactically valid; whether it fits the model is for [`super::decide`] to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
+pub enum ControllerCommand {
     /// Deploys a function, or replaces it.
     Deploy(FunctionSpec),
     /// Replaces a function that exists.
@@ -18,9 +18,9 @@ pub enum Command {
     /// Scales a sleeping function to its minimum; nothing happens to any other.
     Wake(FunctionId),
     /// Adds a secret.
-    CreateSecret(SecretId, Secret),
+    CreateSecret(SecretId, SecretValue),
     /// Changes a secret; functions that use it get a new revision.
-    UpdateSecret(SecretId, Secret),
+    UpdateSecret(SecretId, SecretValue),
     /// Removes a secret that no function uses.
     RemoveSecret(SecretId),
     /// Adds a namespace.
@@ -33,13 +33,13 @@ pub enum Command {
 
 /// One step of the model, as written to disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum ModelChange {
     /// A function is new or different.
-    PutFunction(Function),
+    PutFunction(DeployedFunction),
     /// A function is gone.
     DropFunction(FunctionId),
     /// A secret is new or different.
-    PutSecret(SecretId, Secret),
+    PutSecret(SecretId, SecretValue),
     /// A secret is gone.
     DropSecret(SecretId),
     /// A namespace is new or different.
@@ -52,7 +52,7 @@ pub enum Change {
 
 /// What a command did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CommandOutcome {
     /// Something is new.
     Created,
     /// Something that existed is different.
@@ -65,9 +65,9 @@ pub enum Outcome {
 
 /// An accepted command: nothing of it has happened yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decision {
+pub struct CommandDecision {
     /// What to tell the caller once the changes are on disk.
-    pub outcome: Outcome,
+    pub outcome: CommandOutcome,
     /// To be written together or not at all.
-    pub changes: Vec<Change>,
+    pub changes: Vec<ModelChange>,
 }

@@ -1,16 +1,16 @@
-//! The desired state and how it may change. Pure: a [`Command`] meets a [`Model`] and becomes [`Change`]s or a
-//! [`Refusal`]; nothing here knows a disk, a clock or a socket.
+//! The desired state and how it may change. Pure: a [`ControllerCommand`] meets a [`ControllerModel`] and becomes [`ModelChange`]s or a
+//! [`CommandRefusal`]; nothing here knows a disk, a clock or a socket.
 //!
-//! The same [`Change`] is what the store writes, what it reads back at start, and what brings the model in memory
+//! The same [`ModelChange`] is what the store writes, what it reads back at start, and what brings the model in memory
 //! forward, so that the two cannot drift apart.
 
-mod check;
 mod command;
-mod decide;
-mod names;
+mod decision;
 mod refusal;
+mod secret_name;
 #[cfg(test)]
 pub(crate) mod tests;
+mod validation;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,17 +18,19 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use nearpath_types::status::rfc3339;
-use nearpath_types::{Desired, DesiredFunction, FunctionId, FunctionSpec, Namespace, Policy, Revision};
+use nearpath_types::{
+    DesiredFunction, DesiredState, FunctionId, FunctionPolicy, FunctionSpec, Namespace, Revision,
+};
 use serde::{Deserialize, Serialize};
 
-pub use command::{Change, Command, Decision, Outcome};
-pub use decide::decide;
-pub use names::{InvalidSecretName, SecretId, SecretName};
-pub use refusal::Refusal;
+pub use command::{CommandDecision, CommandOutcome, ControllerCommand, ModelChange};
+pub use decision::decide_command;
+pub use refusal::CommandRefusal;
+pub use secret_name::{InvalidSecretName, SecretId, SecretName};
 
 /// A deployed function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Function {
+pub struct DeployedFunction {
     /// As the tenant deployed it.
     pub spec: Arc<FunctionSpec>,
     /// Drawn from one counter for all functions that never goes back, so that a function that is deleted and deployed
@@ -41,19 +43,19 @@ pub struct Function {
     pub created_at: SystemTime,
 }
 
-impl Function {
+impl DeployedFunction {
     /// The settings in its spec. A spec from an older version that this one no longer understands gets the defaults:
     /// what was accepted once keeps running.
-    pub fn policy(&self) -> Policy {
-        Policy::of(&self.spec).unwrap_or_default()
+    pub fn policy(&self) -> FunctionPolicy {
+        FunctionPolicy::from_spec(&self.spec).unwrap_or_default()
     }
 }
 
 /// A secret's content. Its bytes never reach a log.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub Arc<[u8]>);
+pub struct SecretValue(pub Arc<[u8]>);
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SecretValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Secret({} bytes)", self.0.len())
     }
@@ -72,28 +74,30 @@ pub struct NamespaceEntry {
 
 /// Everything that the controller wants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Model {
+pub struct ControllerModel {
     /// Functions by id.
-    pub functions: BTreeMap<FunctionId, Function>,
+    pub functions: BTreeMap<FunctionId, DeployedFunction>,
     /// Secrets by id.
-    pub secrets: BTreeMap<SecretId, Secret>,
+    pub secrets: BTreeMap<SecretId, SecretValue>,
     /// Namespaces by name, without the default one, which always exists, unless somebody gave that one labels.
     pub namespaces: BTreeMap<Namespace, NamespaceEntry>,
     /// The last revision given to a function.
     pub revision: Revision,
 }
 
-impl Model {
+impl ControllerModel {
     /// Takes a change in. Never fails: what may not happen was refused by [`decide`].
-    pub fn apply(&mut self, change: Change) {
+    pub fn apply_change(&mut self, change: ModelChange) {
         match change {
-            Change::PutFunction(function) => drop(self.functions.insert(function.spec.id(), function)),
-            Change::DropFunction(id) => drop(self.functions.remove(&id)),
-            Change::PutSecret(id, value) => drop(self.secrets.insert(id, value)),
-            Change::DropSecret(id) => drop(self.secrets.remove(&id)),
-            Change::PutNamespace(name, entry) => drop(self.namespaces.insert(name, entry)),
-            Change::DropNamespace(name) => drop(self.namespaces.remove(&name)),
-            Change::Revision(revision) => self.revision = self.revision.max(revision),
+            ModelChange::PutFunction(function) => {
+                drop(self.functions.insert(function.spec.id(), function))
+            }
+            ModelChange::DropFunction(id) => drop(self.functions.remove(&id)),
+            ModelChange::PutSecret(id, value) => drop(self.secrets.insert(id, value)),
+            ModelChange::DropSecret(id) => drop(self.secrets.remove(&id)),
+            ModelChange::PutNamespace(name, entry) => drop(self.namespaces.insert(name, entry)),
+            ModelChange::DropNamespace(name) => drop(self.namespaces.remove(&name)),
+            ModelChange::Revision(revision) => self.revision = self.revision.max(revision),
         }
     }
 
@@ -104,45 +108,83 @@ impl Model {
 
     /// All namespaces, the default one included, in order.
     pub fn namespace_names(&self) -> BTreeSet<Namespace> {
-        self.namespaces.keys().cloned().chain([Namespace::default()]).collect()
+        self.namespaces
+            .keys()
+            .cloned()
+            .chain([Namespace::default()])
+            .collect()
     }
 
-    /// A namespace's labels and annotations; `None`: there is no such namespace.
-    pub fn namespace(&self, name: &Namespace) -> Option<NamespaceEntry> {
-        let marked = || NamespaceEntry {
+    /// A namespace's labels and annotations; `NoConnection`: there is no such namespace.
+    pub fn namespace_entry(&self, name: &Namespace) -> Option<NamespaceEntry> {
+        let default_entry = || NamespaceEntry {
             annotations: BTreeMap::from([("openfaas".to_owned(), "1".to_owned())]),
             ..NamespaceEntry::default()
         };
         let is_default = *name == Namespace::default();
-        self.namespaces.get(name).cloned().or_else(|| is_default.then(marked))
+        self.namespaces
+            .get(name)
+            .cloned()
+            .or_else(|| is_default.then(default_entry))
     }
 
     /// Functions of one namespace, in order.
-    pub fn functions_in<'a>(&'a self, name: &'a Namespace) -> impl Iterator<Item = &'a Function> {
-        self.functions.iter().filter(move |(id, _)| id.namespace == *name).map(|(_, function)| function)
+    pub fn functions_in<'a>(
+        &'a self,
+        name: &'a Namespace,
+    ) -> impl Iterator<Item = &'a DeployedFunction> {
+        self.functions
+            .iter()
+            .filter(move |(id, _)| id.namespace == *name)
+            .map(|(_, function)| function)
     }
 
     /// Functions that need a secret: it is mounted into them, or the node reaches destinations with it for them.
-    pub fn users_of<'a>(&'a self, secret: &'a SecretId) -> impl Iterator<Item = &'a Function> {
+    pub fn functions_using<'a>(
+        &'a self,
+        secret: &'a SecretId,
+    ) -> impl Iterator<Item = &'a DeployedFunction> {
         self.functions_in(&secret.namespace)
-            .filter(move |function| function.spec.needed_secrets().iter().any(|name| name == secret.name.as_str()))
+            .filter(move |function| {
+                function
+                    .spec
+                    .needed_secrets()
+                    .iter()
+                    .any(|name| name == secret.name.as_str())
+            })
     }
 
     /// The whole truth for the node.
-    pub fn desired(&self) -> Desired {
-        Desired { functions: self.functions.values().map(|function| self.desired_function(function)).collect() }
+    pub fn desired_state(&self) -> DesiredState {
+        DesiredState {
+            functions: self
+                .functions
+                .values()
+                .map(|function| self.desired_function(function))
+                .collect(),
+        }
     }
 
-    fn desired_function(&self, function: &Function) -> DesiredFunction {
-        let content = |name: String| {
-            let id = SecretId { namespace: function.spec.namespace.clone(), name: name.parse().ok()? };
-            self.secrets.get(&id).map(|secret| (name, secret.0.to_vec()))
+    fn desired_function(&self, function: &DeployedFunction) -> DesiredFunction {
+        let secret_content = |name: String| {
+            let id = SecretId {
+                namespace: function.spec.namespace.clone(),
+                name: name.parse().ok()?,
+            };
+            self.secrets
+                .get(&id)
+                .map(|secret| (name, secret.0.to_vec()))
         };
         DesiredFunction {
             spec: function.spec.clone(),
             revision: function.revision,
             replicas: function.replicas,
-            secrets: function.spec.needed_secrets().into_iter().filter_map(content).collect(),
+            secrets: function
+                .spec
+                .needed_secrets()
+                .into_iter()
+                .filter_map(secret_content)
+                .collect(),
         }
     }
 }

@@ -7,13 +7,13 @@ use super::SecretId;
 
 /// A refused command: the model is as it was. The text is for whoever sent it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum CommandRefusal {
     /// Nothing to update, scale or remove.
     #[error("there is no function {0}: deploy it first")]
     NoFunction(FunctionId),
     /// The namespace in a body or a query does not exist.
     #[error("there is no namespace {0}: create it first")]
-    NamespaceMissing(Namespace),
+    UnknownNamespace(Namespace),
     /// The namespace that should be changed does not exist.
     #[error("there is no namespace {0}")]
     NoNamespace(Namespace),
@@ -25,7 +25,7 @@ pub enum Refusal {
     NamespaceNotEmpty(Namespace, String),
     /// It cannot go.
     #[error("namespace {0} is the default one and cannot be removed")]
-    NamespaceIsDefault(Namespace),
+    DefaultNamespace(Namespace),
     /// No such secret.
     #[error("there is no secret {} in namespace {}", .0.name, .0.namespace)]
     NoSecret(SecretId),
@@ -37,16 +37,16 @@ pub enum Refusal {
     SecretInUse(SecretId, String),
     /// The spec names secrets that do not exist.
     #[error("no such secret in namespace {0}: {1}: create it first with POST /system/secrets")]
-    SecretsMissing(Namespace, String),
+    UnknownSecrets(Namespace, String),
     /// A label, annotation or variable is not understood.
     #[error(transparent)]
-    Setting(#[from] InvalidSetting),
+    InvalidSetting(#[from] InvalidSetting),
     /// Another part of the spec is not understood: which, and why.
     #[error("{0}: {1}")]
-    Field(String, String),
+    InvalidField(String, String),
 }
 
-impl Refusal {
+impl CommandRefusal {
     /// The reason, which also gives the HTTP status.
     pub fn reason(&self) -> Reason {
         match self {
@@ -54,12 +54,13 @@ impl Refusal {
             Self::NoNamespace(_) | Self::NoSecret(_) => Reason::NotFound,
             Self::NamespaceExists(_)
             | Self::NamespaceNotEmpty(..)
-            | Self::NamespaceIsDefault(_)
+            | Self::DefaultNamespace(_)
             | Self::SecretExists(_)
             | Self::SecretInUse(..) => Reason::Conflict,
-            Self::NamespaceMissing(_) | Self::SecretsMissing(..) | Self::Setting(_) | Self::Field(..) => {
-                Reason::BadRequest
-            }
+            Self::UnknownNamespace(_)
+            | Self::UnknownSecrets(..)
+            | Self::InvalidSetting(_)
+            | Self::InvalidField(..) => Reason::BadRequest,
         }
     }
 }

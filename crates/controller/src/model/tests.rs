@@ -1,198 +1,352 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nearpath_types::Resources;
+use nearpath_types::InstanceResources;
 use proptest::prelude::*;
 
 use super::*;
 
-fn spec(name: &str) -> FunctionSpec {
+fn test_spec(name: &str) -> FunctionSpec {
     let mut spec = FunctionSpec::named(name.parse().unwrap());
     spec.image = "file:///srv/echo".into();
     spec
 }
 
-fn at(seconds: u64) -> SystemTime {
+fn at_seconds(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
 }
 
-fn run(model: &mut Model, command: Command) -> Result<Outcome, Refusal> {
-    let decision = decide(model, &command, at(1))?;
-    decision.changes.into_iter().for_each(|change| model.apply(change));
+fn run_command(
+    model: &mut ControllerModel,
+    command: ControllerCommand,
+) -> Result<CommandOutcome, CommandRefusal> {
+    let decision = decide_command(model, &command, at_seconds(1))?;
+    decision
+        .changes
+        .into_iter()
+        .for_each(|change| model.apply_change(change));
     Ok(decision.outcome)
 }
 
-fn secret(text: &str) -> Secret {
-    Secret(text.as_bytes().into())
+fn secret_value(text: &str) -> SecretValue {
+    SecretValue(text.as_bytes().into())
 }
 
-fn replicas(model: &Model, name: &str) -> u32 {
+fn replicas_of(model: &ControllerModel, name: &str) -> u32 {
     model.functions[&name.parse::<FunctionId>().unwrap()].replicas
 }
 
 #[test]
-fn scaling_honours_zero_and_the_maximum() {
-    let mut model = Model::default();
-    let mut echo = spec("echo");
-    echo.labels.insert("com.openfaas.scale.min".into(), "2".into());
-    echo.labels.insert("com.openfaas.scale.max".into(), "4".into());
-    run(&mut model, Command::Deploy(echo)).unwrap();
-    assert_eq!(replicas(&model, "echo"), 2);
+fn scaling_respects_zero_and_the_maximum() {
+    let mut model = ControllerModel::default();
+    let mut echo = test_spec("echo");
+    echo.labels
+        .insert("com.openfaas.scale.min".into(), "2".into());
+    echo.labels
+        .insert("com.openfaas.scale.max".into(), "4".into());
+    run_command(&mut model, ControllerCommand::Deploy(echo)).unwrap();
+    assert_eq!(replicas_of(&model, "echo"), 2);
     let id: FunctionId = "echo".parse().unwrap();
-    for (asked, got) in [(0, 0), (1, 1), (4, 4), (5, 4), (u64::MAX, 4)] {
-        run(&mut model, Command::Scale(id.clone(), asked)).unwrap();
-        assert_eq!(replicas(&model, "echo"), got, "{asked}");
+    for (requested, got) in [(0, 0), (1, 1), (4, 4), (5, 4), (u64::MAX, 4)] {
+        run_command(&mut model, ControllerCommand::Scale(id.clone(), requested)).unwrap();
+        assert_eq!(replicas_of(&model, "echo"), got, "{requested}");
     }
-    assert_eq!(run(&mut model, Command::Wake(id.clone())), Ok(Outcome::Unchanged), "it is awake");
-    run(&mut model, Command::Scale(id.clone(), 0)).unwrap();
-    assert_eq!(run(&mut model, Command::Wake(id)), Ok(Outcome::Updated));
-    assert_eq!(replicas(&model, "echo"), 2);
+    assert_eq!(
+        run_command(&mut model, ControllerCommand::Wake(id.clone())),
+        Ok(CommandOutcome::Unchanged),
+        "it is awake"
+    );
+    run_command(&mut model, ControllerCommand::Scale(id.clone(), 0)).unwrap();
+    assert_eq!(
+        run_command(&mut model, ControllerCommand::Wake(id)),
+        Ok(CommandOutcome::Updated)
+    );
+    assert_eq!(replicas_of(&model, "echo"), 2);
 }
 
 #[test]
-fn a_deploy_keeps_birthday_and_replicas_and_wakes() {
-    let mut model = Model::default();
-    run(&mut model, Command::Deploy(spec("echo"))).unwrap();
+fn a_deploy_keeps_creation_time_and_replicas_and_wakes() {
+    let mut model = ControllerModel::default();
+    run_command(&mut model, ControllerCommand::Deploy(test_spec("echo"))).unwrap();
     let id: FunctionId = "echo".parse().unwrap();
-    run(&mut model, Command::Scale(id.clone(), 3)).unwrap();
-    let decision = decide(&model, &Command::Update(spec("echo")), at(9)).unwrap();
-    decision.changes.into_iter().for_each(|change| model.apply(change));
-    assert_eq!((replicas(&model, "echo"), model.functions[&id].created_at), (3, at(1)));
+    run_command(&mut model, ControllerCommand::Scale(id.clone(), 3)).unwrap();
+    let decision = decide_command(
+        &model,
+        &ControllerCommand::Update(test_spec("echo")),
+        at_seconds(9),
+    )
+    .unwrap();
+    decision
+        .changes
+        .into_iter()
+        .for_each(|change| model.apply_change(change));
+    assert_eq!(
+        (replicas_of(&model, "echo"), model.functions[&id].created_at),
+        (3, at_seconds(1))
+    );
     assert_eq!(model.functions[&id].revision, Revision(2));
-    run(&mut model, Command::Scale(id.clone(), 0)).unwrap();
-    run(&mut model, Command::Deploy(spec("echo"))).unwrap();
-    assert_eq!(replicas(&model, "echo"), 1);
+    run_command(&mut model, ControllerCommand::Scale(id.clone(), 0)).unwrap();
+    run_command(&mut model, ControllerCommand::Deploy(test_spec("echo"))).unwrap();
+    assert_eq!(replicas_of(&model, "echo"), 1);
 }
 
 #[test]
 fn revisions_survive_a_removal() {
-    let mut model = Model::default();
-    run(&mut model, Command::Deploy(spec("echo"))).unwrap();
-    run(&mut model, Command::Remove("echo".parse().unwrap())).unwrap();
-    run(&mut model, Command::Deploy(spec("echo"))).unwrap();
-    assert_eq!(model.functions[&"echo".parse().unwrap()].revision, Revision(2));
+    let mut model = ControllerModel::default();
+    run_command(&mut model, ControllerCommand::Deploy(test_spec("echo"))).unwrap();
+    run_command(
+        &mut model,
+        ControllerCommand::Remove("echo".parse().unwrap()),
+    )
+    .unwrap();
+    run_command(&mut model, ControllerCommand::Deploy(test_spec("echo"))).unwrap();
+    assert_eq!(
+        model.functions[&"echo".parse().unwrap()].revision,
+        Revision(2)
+    );
 }
 
 #[test]
-fn a_changed_secret_renews_its_users_only() {
-    let mut model = Model::default();
+fn a_changed_secret_renews_only_the_functions_that_use_it() {
+    let mut model = ControllerModel::default();
     let id: SecretId = "openfaas-fn/key".parse().unwrap();
-    run(&mut model, Command::CreateSecret(id.clone(), secret("old"))).unwrap();
-    let mut user = spec("user");
+    run_command(
+        &mut model,
+        ControllerCommand::CreateSecret(id.clone(), secret_value("old")),
+    )
+    .unwrap();
+    let mut user = test_spec("user");
     user.secrets = vec!["key".into()];
-    run(&mut model, Command::Deploy(user)).unwrap();
-    run(&mut model, Command::Deploy(spec("other"))).unwrap();
-    assert_eq!(run(&mut model, Command::UpdateSecret(id.clone(), secret("old"))), Ok(Outcome::Unchanged));
-    run(&mut model, Command::UpdateSecret(id.clone(), secret("new"))).unwrap();
-    assert_eq!(model.functions[&"user".parse().unwrap()].revision, Revision(3));
-    assert_eq!(model.functions[&"other".parse().unwrap()].revision, Revision(2));
-    let desired = model.desired();
-    let wanted = desired.functions.iter().find(|f| f.spec.service.as_str() == "user").unwrap();
+    run_command(&mut model, ControllerCommand::Deploy(user)).unwrap();
+    run_command(&mut model, ControllerCommand::Deploy(test_spec("other"))).unwrap();
+    assert_eq!(
+        run_command(
+            &mut model,
+            ControllerCommand::UpdateSecret(id.clone(), secret_value("old"))
+        ),
+        Ok(CommandOutcome::Unchanged)
+    );
+    run_command(
+        &mut model,
+        ControllerCommand::UpdateSecret(id.clone(), secret_value("new")),
+    )
+    .unwrap();
+    assert_eq!(
+        model.functions[&"user".parse().unwrap()].revision,
+        Revision(3)
+    );
+    assert_eq!(
+        model.functions[&"other".parse().unwrap()].revision,
+        Revision(2)
+    );
+    let desired = model.desired_state();
+    let wanted = desired
+        .functions
+        .iter()
+        .find(|f| f.spec.service.as_str() == "user")
+        .unwrap();
     assert_eq!(wanted.secrets["key"], b"new");
-    let refusal = run(&mut model, Command::RemoveSecret(id)).unwrap_err();
-    assert!(matches!(&refusal, Refusal::SecretInUse(_, users) if users == "user"), "{refusal}");
+    let refusal = run_command(&mut model, ControllerCommand::RemoveSecret(id)).unwrap_err();
+    assert!(
+        matches!(&refusal, CommandRefusal::SecretInUse(_, users) if users == "user"),
+        "{refusal}"
+    );
 }
 
 #[test]
-fn what_says_nothing_is_left_out() {
-    let mut model = Model::default();
-    run(&mut model, Command::CreateSecret("openfaas-fn/key".parse().unwrap(), secret("x"))).unwrap();
-    let mut echo = spec("echo");
-    echo.limits = Some(Resources { memory: Some(String::new()), cpu: Some("1".into()), pids: None });
+fn empty_quantities_and_duplicate_secrets_are_removed() {
+    let mut model = ControllerModel::default();
+    run_command(
+        &mut model,
+        ControllerCommand::CreateSecret("openfaas-fn/key".parse().unwrap(), secret_value("x")),
+    )
+    .unwrap();
+    let mut echo = test_spec("echo");
+    echo.limits = Some(InstanceResources {
+        memory: Some(String::new()),
+        cpu: Some("1".into()),
+        pids: None,
+    });
     echo.secrets = vec!["key".into(), "key".into()];
-    run(&mut model, Command::Deploy(echo)).unwrap();
+    run_command(&mut model, ControllerCommand::Deploy(echo)).unwrap();
     let kept = &model.functions[&"echo".parse().unwrap()].spec;
-    assert_eq!(kept.limits, Some(Resources { memory: None, cpu: Some("1".into()), pids: None }));
+    assert_eq!(
+        kept.limits,
+        Some(InstanceResources {
+            memory: None,
+            cpu: Some("1".into()),
+            pids: None
+        })
+    );
     assert_eq!(kept.secrets, ["key"]);
 }
 
 #[test]
 fn bad_specs_are_refused_by_the_name_of_the_field() {
-    type Break = fn(&mut FunctionSpec);
-    let broken: [(&str, Break); 12] = [
+    type SpecEdit = fn(&mut FunctionSpec);
+    let broken: [(&str, SpecEdit); 12] = [
         ("image", |s| s.image.clear()),
-        ("image", |s| s.image = "ghcr.io/openfaas/figlet:latest".into()),
+        ("image", |s| {
+            s.image = "ghcr.io/openfaas/figlet:latest".into()
+        }),
         ("image", |s| s.image = "file://srv/echo".into()),
         ("image", |s| s.image = "file:///srv/../etc".into()),
-        ("envVars", |s| drop(s.env_vars.insert("A=B".into(), "x".into()))),
-        ("envVars", |s| drop(s.env_vars.insert("A".into(), "\0".into()))),
+        ("envVars", |s| {
+            drop(s.env_vars.insert("A=B".into(), "x".into()))
+        }),
+        ("envVars", |s| {
+            drop(s.env_vars.insert("A".into(), "\0".into()))
+        }),
         ("envProcess", |s| s.env_process = "\0".into()),
-        ("limits.memory", |s| s.limits = Some(Resources { memory: Some("much".into()), ..Resources::default() })),
-        ("requests.cpu", |s| s.requests = Some(Resources { cpu: Some("1Gi".into()), ..Resources::default() })),
-        ("limits.pids", |s| s.limits = Some(Resources { pids: Some(0), ..Resources::default() })),
-        ("com.openfaas.scale.min", |s| drop(s.labels.insert("com.openfaas.scale.min".into(), "21".into()))),
-        ("nearpath.io/queue", |s| drop(s.annotations.insert("nearpath.io/queue".into(), "-1".into()))),
+        ("limits.memory", |s| {
+            s.limits = Some(InstanceResources {
+                memory: Some("much".into()),
+                ..InstanceResources::default()
+            })
+        }),
+        ("requests.cpu", |s| {
+            s.requests = Some(InstanceResources {
+                cpu: Some("1Gi".into()),
+                ..InstanceResources::default()
+            })
+        }),
+        ("limits.pids", |s| {
+            s.limits = Some(InstanceResources {
+                pids: Some(0),
+                ..InstanceResources::default()
+            })
+        }),
+        ("com.openfaas.scale.min", |s| {
+            drop(
+                s.labels
+                    .insert("com.openfaas.scale.min".into(), "21".into()),
+            )
+        }),
+        ("nearpath.io/queue", |s| {
+            drop(
+                s.annotations
+                    .insert("nearpath.io/queue".into(), "-1".into()),
+            )
+        }),
     ];
-    for (field, breaks) in broken {
-        let mut spec = spec("echo");
-        breaks(&mut spec);
-        let refusal = decide(&Model::default(), &Command::Deploy(spec), at(1)).unwrap_err();
-        assert!(refusal.to_string().starts_with(&format!("{field}:")), "{field}: {refusal}");
+    for (field, break_spec) in broken {
+        let mut spec = test_spec("echo");
+        break_spec(&mut spec);
+        let refusal = decide_command(
+            &ControllerModel::default(),
+            &ControllerCommand::Deploy(spec),
+            at_seconds(1),
+        )
+        .unwrap_err();
+        assert!(
+            refusal.to_string().starts_with(&format!("{field}:")),
+            "{field}: {refusal}"
+        );
         assert_eq!(refusal.reason().status(), 400);
     }
-    let mut needy = spec("echo");
-    needy.secrets = vec!["key".into(), "cert".into()];
-    let refusal = decide(&Model::default(), &Command::Deploy(needy), at(1)).unwrap_err();
+    let mut with_missing_secrets = test_spec("echo");
+    with_missing_secrets.secrets = vec!["key".into(), "cert".into()];
+    let refusal = decide_command(
+        &ControllerModel::default(),
+        &ControllerCommand::Deploy(with_missing_secrets),
+        at_seconds(1),
+    )
+    .unwrap_err();
     assert!(refusal.to_string().contains("key, cert"), "{refusal}");
 }
 
-pub(crate) fn any_command() -> impl Strategy<Value = Command> {
-    let namespace = || prop::sample::select(vec!["openfaas-fn", "dev", "ops"]).prop_map(|n| n.parse().unwrap());
-    let id = (prop::sample::select(vec!["a", "b"]), namespace())
-        .prop_map(|(name, namespace)| FunctionId { name: name.parse().unwrap(), namespace });
-    let key = (prop::sample::select(vec!["k", "l"]), namespace())
-        .prop_map(|(name, namespace)| SecretId { namespace, name: name.parse().unwrap() });
-    let value = "[xy]".prop_map(|text| secret(&text));
-    let deployed =
-        (id.clone(), prop::sample::subsequence(vec!["k", "l"], 0..=2), 1u32..4).prop_map(|(id, keys, max)| {
-            let mut spec = spec(id.name.as_str());
+pub(crate) fn any_command() -> impl Strategy<Value = ControllerCommand> {
+    let namespace =
+        || prop::sample::select(vec!["openfaas-fn", "dev", "ops"]).prop_map(|n| n.parse().unwrap());
+    let id = (prop::sample::select(vec!["a", "b"]), namespace()).prop_map(|(name, namespace)| {
+        FunctionId {
+            name: name.parse().unwrap(),
+            namespace,
+        }
+    });
+    let key = (prop::sample::select(vec!["k", "l"]), namespace()).prop_map(|(name, namespace)| {
+        SecretId {
+            namespace,
+            name: name.parse().unwrap(),
+        }
+    });
+    let value = "[xy]".prop_map(|text| secret_value(&text));
+    let deployed = (
+        id.clone(),
+        prop::sample::subsequence(vec!["k", "l"], 0..=2),
+        1u32..4,
+    )
+        .prop_map(|(id, keys, max)| {
+            let mut spec = test_spec(id.name.as_str());
             spec.namespace = id.namespace;
             spec.secrets = keys.into_iter().map(str::to_owned).collect();
-            spec.labels.insert("com.openfaas.scale.max".into(), max.to_string());
+            spec.labels
+                .insert("com.openfaas.scale.max".into(), max.to_string());
             spec
         });
     prop_oneof![
-        deployed.clone().prop_map(Command::Deploy),
-        deployed.prop_map(Command::Update),
-        id.clone().prop_map(Command::Remove),
-        (id.clone(), 0u64..6).prop_map(|(id, n)| Command::Scale(id, n)),
-        id.prop_map(Command::Wake),
-        (key.clone(), value.clone()).prop_map(|(key, value)| Command::CreateSecret(key, value)),
-        (key.clone(), value).prop_map(|(key, value)| Command::UpdateSecret(key, value)),
-        key.prop_map(Command::RemoveSecret),
-        namespace().prop_map(|name| Command::CreateNamespace(name, NamespaceEntry::default())),
-        namespace().prop_map(Command::RemoveNamespace),
+        deployed.clone().prop_map(ControllerCommand::Deploy),
+        deployed.prop_map(ControllerCommand::Update),
+        id.clone().prop_map(ControllerCommand::Remove),
+        (id.clone(), 0u64..6).prop_map(|(id, n)| ControllerCommand::Scale(id, n)),
+        id.prop_map(ControllerCommand::Wake),
+        (key.clone(), value.clone())
+            .prop_map(|(key, value)| ControllerCommand::CreateSecret(key, value)),
+        (key.clone(), value).prop_map(|(key, value)| ControllerCommand::UpdateSecret(key, value)),
+        key.prop_map(ControllerCommand::RemoveSecret),
+        namespace()
+            .prop_map(|name| ControllerCommand::CreateNamespace(name, NamespaceEntry::default())),
+        namespace().prop_map(ControllerCommand::RemoveNamespace),
     ]
 }
 
 /// What holds in every model that commands can lead to.
-fn is_sound(model: &Model) {
+fn assert_sound(model: &ControllerModel) {
     for (id, function) in &model.functions {
         assert_eq!(*id, function.spec.id());
         assert!(model.has_namespace(&id.namespace), "{id} lives nowhere");
-        assert!(function.replicas <= function.policy().scale_max, "{id} has too many replicas");
-        assert!(function.revision <= model.revision, "{id} has a revision from the future");
+        assert!(
+            function.replicas <= function.policy().scale_max,
+            "{id} has too many replicas"
+        );
+        assert!(
+            function.revision <= model.revision,
+            "{id} has a revision from the future"
+        );
     }
     let revisions: BTreeSet<_> = model.functions.values().map(|f| f.revision).collect();
-    assert_eq!(revisions.len(), model.functions.len(), "two functions share a revision");
-    assert!(model.secrets.keys().all(|id| model.has_namespace(&id.namespace)));
-    for wanted in model.desired().functions {
-        assert_eq!(wanted.secrets.len(), wanted.spec.secrets.len(), "a secret is missing");
+    assert_eq!(
+        revisions.len(),
+        model.functions.len(),
+        "two functions share a revision"
+    );
+    assert!(
+        model
+            .secrets
+            .keys()
+            .all(|id| model.has_namespace(&id.namespace))
+    );
+    for wanted in model.desired_state().functions {
+        assert_eq!(
+            wanted.secrets.len(),
+            wanted.spec.secrets.len(),
+            "a secret is missing"
+        );
     }
 }
 
 proptest! {
     #[test]
     fn every_model_is_sound(commands in prop::collection::vec(any_command(), 0..60)) {
-        let mut model = Model::default();
+        let mut model = ControllerModel::default();
         for command in commands {
             let before = model.clone();
-            match run(&mut model, command.clone()) {
-                Ok(Outcome::Unchanged) | Err(_) => prop_assert_eq!(&before, &model, "{:?}", command),
+            match run_command(&mut model, command.clone()) {
+                Ok(CommandOutcome::Unchanged) | Err(_) => prop_assert_eq!(&before, &model, "{:?}", command),
                 Ok(_) => prop_assert_ne!(&before, &model, "{:?}", command),
             }
             prop_assert!(model.revision >= before.revision);
-            is_sound(&model);
+            assert_sound(&model);
         }
     }
 }

@@ -7,7 +7,7 @@ use rusqlite::ErrorCode;
 
 /// Why the data directory cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum StoreOpenError {
     /// Another process is at work there.
     #[error(
         "{} is in use by process {pid}: stop that one first, or give this one another --data-dir", path.display()
@@ -20,7 +20,7 @@ pub enum OpenError {
     },
     /// The operating system refuses.
     #[error("cannot use {} as data directory: {source}", path.display())]
-    Folder {
+    UnusableFolder {
         /// The data directory or a file in it.
         path: PathBuf,
         /// Its words.
@@ -39,7 +39,7 @@ pub enum OpenError {
     },
     /// It is a database, but of another program.
     #[error("{} is not a nearpath database: move it away or choose another --data-dir", path.display())]
-    Foreign {
+    NotNearpath {
         /// The database.
         path: PathBuf,
     },
@@ -48,7 +48,7 @@ pub enum OpenError {
         "{} has schema {found}, this version knows up to {known}: run the newer nearpath, or put back the backup made \
          before the upgrade", path.display()
     )]
-    Newer {
+    NewerSchema {
         /// The database.
         path: PathBuf,
         /// Its schema.
@@ -72,14 +72,18 @@ pub enum OpenError {
     Thread(io::Error),
 }
 
-impl OpenError {
+impl StoreOpenError {
     /// Sorts an error of SQLite's that came up while opening.
-    pub(super) fn judge(path: &Path, source: rusqlite::Error) -> Self {
+    pub(super) fn from_sqlite(path: &Path, source: rusqlite::Error) -> Self {
         match source.sqlite_error_code() {
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-                Self::Damaged { path: path.to_owned(), what: source.to_string() }
-            }
-            _ => Self::Database { path: path.to_owned(), source },
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged {
+                path: path.to_owned(),
+                what: source.to_string(),
+            },
+            _ => Self::Database {
+                path: path.to_owned(),
+                source,
+            },
         }
     }
 }
@@ -89,7 +93,7 @@ impl OpenError {
 pub enum StoreError {
     /// No space. Nothing was changed; the next change is tried anew.
     #[error("the disk under {} is full: nothing was changed; make room and repeat the request", path.display())]
-    Full {
+    DiskFull {
         /// The database.
         path: PathBuf,
     },
@@ -114,11 +118,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    pub(super) fn judge(path: &Path, error: &rusqlite::Error) -> Self {
+    pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> Self {
         let path = path.to_owned();
         let why = error.to_string();
         match error.sqlite_error_code() {
-            Some(ErrorCode::DiskFull) => Self::Full { path },
+            Some(ErrorCode::DiskFull) => Self::DiskFull { path },
             Some(
                 ErrorCode::SystemIoFailure
                 | ErrorCode::DatabaseCorrupt

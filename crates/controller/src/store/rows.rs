@@ -5,67 +5,89 @@ use std::path::Path;
 use nearpath_types::Revision;
 use rusqlite::Connection;
 
-use super::error::OpenError;
-use crate::model::{Change, Model, Secret};
+use super::error::StoreOpenError;
+use crate::model::{ControllerModel, ModelChange, SecretValue};
 
 const TABLES: [&str; 4] = ["counter", "namespace", "secret", "function"];
 
 /// Writes one change.
-pub(super) fn write(db: &Connection, change: &Change) -> rusqlite::Result<()> {
+pub(super) fn write_change(db: &Connection, change: &ModelChange) -> rusqlite::Result<()> {
     match change {
-        Change::PutFunction(function) => put(db, "function", &function.spec.id().to_string(), &json(function)),
-        Change::DropFunction(id) => delete(db, "function", &id.to_string()),
-        Change::PutSecret(id, value) => put(db, "secret", &id.to_string(), &value.0),
-        Change::DropSecret(id) => delete(db, "secret", &id.to_string()),
-        Change::PutNamespace(name, entry) => put(db, "namespace", name.as_str(), &json(entry)),
-        Change::DropNamespace(name) => delete(db, "namespace", name.as_str()),
-        Change::Revision(revision) => put(db, "counter", "revision", &json(revision)),
+        ModelChange::PutFunction(function) => put_row(
+            db,
+            "function",
+            &function.spec.id().to_string(),
+            &to_json(function),
+        ),
+        ModelChange::DropFunction(id) => delete_row(db, "function", &id.to_string()),
+        ModelChange::PutSecret(id, value) => put_row(db, "secret", &id.to_string(), &value.0),
+        ModelChange::DropSecret(id) => delete_row(db, "secret", &id.to_string()),
+        ModelChange::PutNamespace(name, entry) => {
+            put_row(db, "namespace", name.as_str(), &to_json(entry))
+        }
+        ModelChange::DropNamespace(name) => delete_row(db, "namespace", name.as_str()),
+        ModelChange::Revision(revision) => put_row(db, "counter", "revision", &to_json(revision)),
     }
 }
 
 /// Reads the whole model. A row that fails its checksum or cannot be understood is named, and the database refused:
 /// starting with less than was acknowledged would remove functions from the node.
-pub(super) fn load(db: &Connection, path: &Path) -> Result<Model, OpenError> {
-    let failed = |error| OpenError::judge(path, error);
-    let mut model = Model::default();
+pub(super) fn load_model(db: &Connection, path: &Path) -> Result<ControllerModel, StoreOpenError> {
+    let open_error = |error| StoreOpenError::from_sqlite(path, error);
+    let mut model = ControllerModel::default();
     for table in TABLES {
-        let mut statement = db.prepare(&format!("SELECT key, body, sum FROM {table}")).map_err(failed)?;
-        let mut rows = statement.query([]).map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
-            let key: String = row.get(0).map_err(failed)?;
-            let (body, sum): (Vec<u8>, u32) = (row.get(1).map_err(failed)?, row.get(2).map_err(failed)?);
-            let damaged = |why| OpenError::Damaged {
+        let mut statement = db
+            .prepare(&format!("SELECT key, body, sum FROM {table}"))
+            .map_err(open_error)?;
+        let mut rows = statement.query([]).map_err(open_error)?;
+        while let Some(row) = rows.next().map_err(open_error)? {
+            let key: String = row.get(0).map_err(open_error)?;
+            let (body, sum): (Vec<u8>, u32) = (
+                row.get(1).map_err(open_error)?,
+                row.get(2).map_err(open_error)?,
+            );
+            let damaged_row = |why| StoreOpenError::Damaged {
                 path: path.to_owned(),
                 what: format!("row {key:?} of table {table}: {why}"),
             };
-            if checksum(table, &key, &body) != sum {
-                return Err(damaged("its checksum does not match".to_owned()));
+            if row_checksum(table, &key, &body) != sum {
+                return Err(damaged_row("its checksum does not match".to_owned()));
             }
-            model.apply(read(table, &key, &body).map_err(damaged)?);
+            model.apply_change(change_from_row(table, &key, &body).map_err(damaged_row)?);
         }
     }
     Ok(model)
 }
 
-fn read(table: &str, key: &str, body: &[u8]) -> Result<Change, String> {
+fn change_from_row(table: &str, key: &str, body: &[u8]) -> Result<ModelChange, String> {
     match table {
-        "function" => Ok(Change::PutFunction(parse(body)?)),
-        "secret" => Ok(Change::PutSecret(key.parse()?, Secret(body.into()))),
-        "namespace" => Ok(Change::PutNamespace(key.parse().map_err(|e| format!("{e}"))?, parse(body)?)),
-        _ => parse::<Revision>(body).map(Change::Revision),
+        "function" => Ok(ModelChange::PutFunction(from_json(body)?)),
+        "secret" => Ok(ModelChange::PutSecret(
+            key.parse()?,
+            SecretValue(body.into()),
+        )),
+        "namespace" => Ok(ModelChange::PutNamespace(
+            key.parse().map_err(|e| format!("{e}"))?,
+            from_json(body)?,
+        )),
+        _ => from_json::<Revision>(body).map(ModelChange::Revision),
     }
 }
 
-fn put(db: &Connection, table: &str, key: &str, body: &[u8]) -> rusqlite::Result<()> {
+fn put_row(db: &Connection, table: &str, key: &str, body: &[u8]) -> rusqlite::Result<()> {
     let sql = format!("INSERT OR REPLACE INTO {table} (key, body, sum) VALUES (?1, ?2, ?3)");
-    db.prepare_cached(&sql)?.execute((key, body, checksum(table, key, body))).map(drop)
+    db.prepare_cached(&sql)?
+        .execute((key, body, row_checksum(table, key, body)))
+        .map(drop)
 }
 
-fn delete(db: &Connection, table: &str, key: &str) -> rusqlite::Result<()> {
-    db.prepare_cached(&format!("DELETE FROM {table} WHERE key = ?1"))?.execute([key]).map(drop)
+fn delete_row(db: &Connection, table: &str, key: &str) -> rusqlite::Result<()> {
+    db.prepare_cached(&format!("DELETE FROM {table} WHERE key = ?1"))?
+        .execute([key])
+        .map(drop)
 }
 
-fn checksum(table: &str, key: &str, body: &[u8]) -> u32 {
+fn row_checksum(table: &str, key: &str, body: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     for part in [table.as_bytes(), b"\0", key.as_bytes(), b"\0", body] {
         hasher.update(part);
@@ -73,10 +95,11 @@ fn checksum(table: &str, key: &str, body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-fn json(value: &impl serde::Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("maps with text keys, numbers and texts can always be written as JSON")
+fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value)
+        .expect("maps with text keys, numbers and texts can always be written as JSON")
 }
 
-fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+fn from_json<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| error.to_string())
 }

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::error::OpenError;
+use super::error::StoreOpenError;
 
 /// `npth`: tells nearpath's database from any other SQLite file.
-const APPLICATION: i64 = 0x6e70_7468;
+const APPLICATION_ID: i64 = 0x6e70_7468;
 
 /// Step N brings schema N to N+1. Steps are never edited once released; a change is a new step.
-const STEPS: &[&str] = &["
+const MIGRATIONS: &[&str] = &["
     CREATE TABLE function  (key TEXT PRIMARY KEY, body BLOB NOT NULL, sum INTEGER NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE secret    (key TEXT PRIMARY KEY, body BLOB NOT NULL, sum INTEGER NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE namespace (key TEXT PRIMARY KEY, body BLOB NOT NULL, sum INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -20,43 +20,59 @@ const STEPS: &[&str] = &["
 "];
 
 /// Opens, checks and, where needed, migrates the database.
-pub(super) fn open(path: &Path) -> Result<Connection, OpenError> {
-    let failed = |error| OpenError::judge(path, error);
+pub(super) fn open_database(path: &Path) -> Result<Connection, StoreOpenError> {
+    let open_error = |error| StoreOpenError::from_sqlite(path, error);
     if !path.exists() {
-        create(path)?;
+        create_database(path)?;
     }
-    let mut db = connect(path).map_err(failed)?;
-    let version = version(&db, path)?;
-    check(&db, path)?;
-    settings(&db).map_err(failed)?;
-    migrate(&mut db, version).map_err(failed)?;
+    let mut db = connect_exclusively(path).map_err(open_error)?;
+    let version = schema_version(&db, path)?;
+    check_integrity(&db, path)?;
+    apply_settings(&db).map_err(open_error)?;
+    migrate_schema(&mut db, version).map_err(open_error)?;
     Ok(db)
 }
 
 /// Makes the database beside its place and moves it there when it is whole: so one that is empty has been damaged, and
 /// is not taken for a new one.
-fn create(path: &Path) -> Result<(), OpenError> {
-    let draft = path.with_extension("db-new");
-    let refused = |source| OpenError::Folder { path: draft.clone(), source };
+fn create_database(path: &Path) -> Result<(), StoreOpenError> {
+    let temporary = path.with_extension("db-new");
+    let folder_error = |source| StoreOpenError::UnusableFolder {
+        path: temporary.clone(),
+        source,
+    };
     let _ = fs::remove_file(path.with_extension("db-new-journal")); // of a start that was cut off
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft).map_err(refused)?;
-    let mut db = connect(&draft).map_err(|error| OpenError::judge(path, error))?;
-    migrate(&mut db, 0).map_err(|error| OpenError::judge(path, error))?;
-    db.close().map_err(|(_, error)| OpenError::judge(path, error))?;
-    fs::rename(&draft, path).map_err(refused)?;
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)
+        .map_err(folder_error)?;
+    let mut db = connect_exclusively(&temporary)
+        .map_err(|error| StoreOpenError::from_sqlite(path, error))?;
+    migrate_schema(&mut db, 0).map_err(|error| StoreOpenError::from_sqlite(path, error))?;
+    db.close()
+        .map_err(|(_, error)| StoreOpenError::from_sqlite(path, error))?;
+    fs::rename(&temporary, path).map_err(folder_error)?;
     let folder = path.parent().unwrap_or(Path::new("."));
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(refused)
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(folder_error)
 }
 
-fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+fn connect_exclusively(path: &Path) -> rusqlite::Result<Connection> {
+    let db = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
     db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     Ok(db)
 }
 
 /// Exclusive locking keeps the log's index in memory instead of in a mapped file (one file less that a full disk can
-/// break) and keeps every other program out. Checkpoints are the store's own, see [`super::Store`].
-fn settings(db: &Connection) -> rusqlite::Result<()> {
+/// break) and keeps every other program out. Checkpoints are the store's own, see [`super::ControllerStore`].
+fn apply_settings(db: &Connection) -> rusqlite::Result<()> {
     let mode: String = db.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))?;
     if mode != "wal" {
         tracing::warn!(%mode, "store: no write-ahead log on this file system");
@@ -66,36 +82,49 @@ fn settings(db: &Connection) -> rusqlite::Result<()> {
     db.pragma_update(None, "cell_size_check", true)
 }
 
-fn version(db: &Connection, path: &Path) -> Result<i64, OpenError> {
+fn schema_version(db: &Connection, path: &Path) -> Result<i64, StoreOpenError> {
     let pragma = |name| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let failed = |error| OpenError::judge(path, error);
-    let version = pragma("user_version").map_err(failed)?;
-    let known = STEPS.len() as i64;
-    let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(failed)?;
-    match pragma("application_id").map_err(failed)? {
-        0 if version == 0 && tables == 0 => {
-            Err(OpenError::Damaged { path: path.to_owned(), what: "it is empty".to_owned() })
-        }
-        APPLICATION if version > known => Err(OpenError::Newer { path: path.to_owned(), found: version, known }),
-        APPLICATION => Ok(version),
-        _ => Err(OpenError::Foreign { path: path.to_owned() }),
+    let open_error = |error| StoreOpenError::from_sqlite(path, error);
+    let version = pragma("user_version").map_err(open_error)?;
+    let newest = MIGRATIONS.len() as i64;
+    let tables: i64 = db
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(open_error)?;
+    match pragma("application_id").map_err(open_error)? {
+        0 if version == 0 && tables == 0 => Err(StoreOpenError::Damaged {
+            path: path.to_owned(),
+            what: "it is empty".to_owned(),
+        }),
+        APPLICATION_ID if version > newest => Err(StoreOpenError::NewerSchema {
+            path: path.to_owned(),
+            found: version,
+            known: newest,
+        }),
+        APPLICATION_ID => Ok(version),
+        _ => Err(StoreOpenError::NotNearpath {
+            path: path.to_owned(),
+        }),
     }
 }
 
-fn check(db: &Connection, path: &Path) -> Result<(), OpenError> {
-    let verdict: String =
-        db.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(|e| OpenError::judge(path, e))?;
-    match verdict.as_str() {
+fn check_integrity(db: &Connection, path: &Path) -> Result<(), StoreOpenError> {
+    let result: String = db
+        .query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))
+        .map_err(|e| StoreOpenError::from_sqlite(path, e))?;
+    match result.as_str() {
         "ok" => Ok(()),
-        what => Err(OpenError::Damaged { path: path.to_owned(), what: what.to_owned() }),
+        what => Err(StoreOpenError::Damaged {
+            path: path.to_owned(),
+            what: what.to_owned(),
+        }),
     }
 }
 
-fn migrate(db: &mut Connection, from: i64) -> rusqlite::Result<()> {
-    for (number, step) in STEPS.iter().enumerate().skip(from as usize) {
+fn migrate_schema(db: &mut Connection, from: i64) -> rusqlite::Result<()> {
+    for (number, migration) in MIGRATIONS.iter().enumerate().skip(from as usize) {
         let transaction = db.transaction()?;
-        transaction.execute_batch(step)?;
-        transaction.pragma_update(None, "application_id", APPLICATION)?;
+        transaction.execute_batch(migration)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         transaction.pragma_update(None, "user_version", number as i64 + 1)?;
         transaction.commit()?;
         tracing::info!(schema = number + 1, "store: schema brought forward");
@@ -108,12 +137,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opened_twice_it_is_the_same() {
+    fn a_database_can_be_opened_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.db");
         for _ in 0..2 {
-            let db = open(&path).unwrap();
-            assert_eq!(version(&db, &path).unwrap(), STEPS.len() as i64);
+            let db = open_database(&path).unwrap();
+            assert_eq!(schema_version(&db, &path).unwrap(), MIGRATIONS.len() as i64);
         }
     }
 
@@ -121,15 +150,30 @@ mod tests {
     fn a_newer_foreign_or_empty_database_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let newer = folder.path().join("x.db");
-        open(&newer).unwrap().pragma_update(None, "user_version", 99).unwrap();
-        assert!(matches!(open(&newer), Err(OpenError::Newer { found: 99, .. })));
+        open_database(&newer)
+            .unwrap()
+            .pragma_update(None, "user_version", 99)
+            .unwrap();
+        assert!(matches!(
+            open_database(&newer),
+            Err(StoreOpenError::NewerSchema { found: 99, .. })
+        ));
 
         let foreign = folder.path().join("y.db");
-        Connection::open(&foreign).unwrap().execute_batch("CREATE TABLE cakes (name TEXT)").unwrap();
-        assert!(matches!(open(&foreign), Err(OpenError::Foreign { .. })));
+        Connection::open(&foreign)
+            .unwrap()
+            .execute_batch("CREATE TABLE cakes (name TEXT)")
+            .unwrap();
+        assert!(matches!(
+            open_database(&foreign),
+            Err(StoreOpenError::NotNearpath { .. })
+        ));
 
         let empty = folder.path().join("z.db");
         File::create(&empty).unwrap();
-        assert!(matches!(open(&empty), Err(OpenError::Damaged { .. })));
+        assert!(matches!(
+            open_database(&empty),
+            Err(StoreOpenError::Damaged { .. })
+        ));
     }
 }

@@ -2,24 +2,35 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::tests::any_command;
-use crate::model::{Command, decide};
+use crate::model::{ControllerCommand, decide_command};
 
 /// Runs commands against both, in commits of a few each, and reads the store back.
-fn read_back(commands: Vec<Vec<Command>>) -> (Model, Model) {
+fn write_and_reload(commands: Vec<Vec<ControllerCommand>>) -> (ControllerModel, ControllerModel) {
     let folder = tempfile::tempdir().unwrap();
-    let (mut store, mut model) = Store::open(DataDir::claim(folder.path()).unwrap()).unwrap();
+    let (mut store, mut model) =
+        ControllerStore::open(DataDir::claim(folder.path()).unwrap()).unwrap();
     for group in commands {
         let mut changes = Vec::new();
         for command in group {
-            if let Ok(decision) = decide(&model, &command, std::time::SystemTime::UNIX_EPOCH) {
+            if let Ok(decision) =
+                decide_command(&model, &command, std::time::SystemTime::UNIX_EPOCH)
+            {
                 changes.extend(decision.changes.clone());
-                decision.changes.into_iter().for_each(|change| model.apply(change));
+                decision
+                    .changes
+                    .into_iter()
+                    .for_each(|change| model.apply_change(change));
             }
         }
-        store.commit(&changes).unwrap();
+        store.commit_changes(&changes).unwrap();
     }
     drop(store);
-    (model, Store::open(DataDir::claim(folder.path()).unwrap()).unwrap().1)
+    (
+        model,
+        ControllerStore::open(DataDir::claim(folder.path()).unwrap())
+            .unwrap()
+            .1,
+    )
 }
 
 proptest! {
@@ -27,23 +38,28 @@ proptest! {
 
     #[test]
     fn what_is_written_is_read(commands in prop::collection::vec(prop::collection::vec(any_command(), 1..5), 0..12)) {
-        let (model, read) = read_back(commands);
+        let (model, read) = write_and_reload(commands);
         prop_assert_eq!(model, read);
     }
 }
 
 #[test]
-fn the_log_does_not_grow_for_ever() {
+fn the_log_is_checkpointed_before_it_grows_large() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut store, _) = Store::open(DataDir::claim(folder.path()).unwrap()).unwrap();
-    let value = crate::model::Secret(vec![7; 600_000].into());
+    let (mut store, _) = ControllerStore::open(DataDir::claim(folder.path()).unwrap()).unwrap();
+    let value = crate::model::SecretValue(vec![7; 600_000].into());
     let mut largest = 0;
     for number in 0..20 {
         let id = format!("openfaas-fn/s{number}").parse().unwrap();
-        store.commit(&[Change::PutSecret(id, value.clone())]).unwrap();
+        store
+            .commit_changes(&[ModelChange::PutSecret(id, value.clone())])
+            .unwrap();
         largest = largest.max(store.log_bytes());
     }
-    assert!((1..2 * CHECKPOINT_BYTES).contains(&largest), "{largest} bytes");
-    store.tidy();
-    assert!(!store.is_untidy());
+    assert!(
+        (1..2 * CHECKPOINT_BYTES).contains(&largest),
+        "{largest} bytes"
+    );
+    store.checkpoint_log();
+    assert!(!store.needs_checkpoint());
 }

@@ -3,68 +3,145 @@
 use std::time::Duration;
 
 use nearpath_types::{
-    Eip, InstanceAddr, InstanceId, InstanceState, ObservedFunction, ObservedInstance, Revision, StartPhase,
+    Eip, InstanceAddr, InstanceId, InstanceState, ObservedFunction, ObservedInstance, Revision,
+    StartPhase,
 };
 use serde_json::json;
 
-use crate::lab::{Lab, spec};
+use crate::fixture::{ControllerFixture, spec_json};
 
 #[tokio::test]
-async fn deploy_describe_scale_remove() {
-    let lab = Lab::new().await;
-    lab.expect(404, "PUT", "/system/functions", &spec("echo", "")).await; // faas-cli tries PUT first and POSTs on 404
-    lab.expect(202, "POST", "/system/functions", &spec("echo", r#","labels":{},"annotations":{}"#)).await;
-    lab.expect(200, "PUT", "/system/functions", &spec("echo", "")).await;
-    lab.expect(202, "POST", "/system/functions", &spec("echo", "")).await;
-    assert_eq!(lab.fleet.wants("echo").unwrap().revision, Revision(3));
+async fn a_function_is_deployed_described_scaled_and_removed() {
+    let lab = ControllerFixture::new().await;
+    lab.expect_status(404, "PUT", "/system/functions", &spec_json("echo", ""))
+        .await; // faas-cli tries PUT first and POSTs on 404
+    lab.expect_status(
+        202,
+        "POST",
+        "/system/functions",
+        &spec_json("echo", r#","labels":{},"annotations":{}"#),
+    )
+    .await;
+    lab.expect_status(200, "PUT", "/system/functions", &spec_json("echo", ""))
+        .await;
+    lab.expect_status(202, "POST", "/system/functions", &spec_json("echo", ""))
+        .await;
+    assert_eq!(
+        lab.fleet.desired_function("echo").unwrap().revision,
+        Revision(3)
+    );
 
     for path in [
         "/system/function/echo?usage=1",
         "/system/function/echo.openfaas-fn",
         "/system/function/echo?namespace=openfaas-fn",
     ] {
-        assert_eq!(lab.expect(200, "GET", path, "").await.json()["name"], "echo");
+        assert_eq!(
+            lab.expect_status(200, "GET", path, "").await.json()["name"],
+            "echo"
+        );
     }
-    lab.expect(400, "GET", "/system/function/echo.dev?namespace=openfaas-fn", "").await;
-    lab.expect(404, "GET", "/system/function/echo?namespace=dev", "").await;
-
-    lab.expect(202, "POST", "/system/scale-function/echo", r#"{"serviceName":"echo","replicas":0}"#).await;
-    assert_eq!(lab.get("/system/function/echo").await.json()["replicas"], 0);
-    lab.expect(202, "POST", "/system/scale-function/echo", r#"{"serviceName":"echo.openfaas-fn","replicas":1000}"#)
+    lab.expect_status(
+        400,
+        "GET",
+        "/system/function/echo.dev?namespace=openfaas-fn",
+        "",
+    )
+    .await;
+    lab.expect_status(404, "GET", "/system/function/echo?namespace=dev", "")
         .await;
-    assert_eq!(lab.get("/system/function/echo").await.json()["replicas"], 20);
 
-    lab.expect(200, "DELETE", "/system/functions", r#"{"functionName":"echo"}"#).await;
-    assert!(lab.fleet.wants("echo").is_none());
-    lab.expect(404, "DELETE", "/system/functions", r#"{"functionName":"echo"}"#).await;
-    lab.expect(404, "POST", "/system/scale-function/echo", r#"{"replicas":1}"#).await;
+    lab.expect_status(
+        202,
+        "POST",
+        "/system/scale-function/echo",
+        r#"{"serviceName":"echo","replicas":0}"#,
+    )
+    .await;
+    assert_eq!(
+        lab.get_path("/system/function/echo").await.json()["replicas"],
+        0
+    );
+    lab.expect_status(
+        202,
+        "POST",
+        "/system/scale-function/echo",
+        r#"{"serviceName":"echo.openfaas-fn","replicas":1000}"#,
+    )
+    .await;
+    assert_eq!(
+        lab.get_path("/system/function/echo").await.json()["replicas"],
+        20
+    );
+
+    lab.expect_status(
+        200,
+        "DELETE",
+        "/system/functions",
+        r#"{"functionName":"echo"}"#,
+    )
+    .await;
+    assert!(lab.fleet.desired_function("echo").is_none());
+    lab.expect_status(
+        404,
+        "DELETE",
+        "/system/functions",
+        r#"{"functionName":"echo"}"#,
+    )
+    .await;
+    lab.expect_status(
+        404,
+        "POST",
+        "/system/scale-function/echo",
+        r#"{"replicas":1}"#,
+    )
+    .await;
 }
 
 /// What faas-cli reads: a change here is a change of the contract.
 #[tokio::test]
-async fn the_json_of_a_function() {
-    let lab = Lab::new().await;
-    lab.expect(201, "POST", "/system/secrets", r#"{"name":"key","value":"x"}"#).await;
+async fn the_json_of_a_function_is_the_documented_one() {
+    let lab = ControllerFixture::new().await;
+    lab.expect_status(
+        201,
+        "POST",
+        "/system/secrets",
+        r#"{"name":"key","value":"x"}"#,
+    )
+    .await;
     let body = r#"{"service":"echo","image":"file:///srv/echo","envProcess":"cat","envVars":{"A":"b"},"constraints":["x=y"],
         "secrets":["key"],"labels":{"com.openfaas.scale.min":"2"},"annotations":{"topic":"t"},
         "limits":{"memory":"128Mi","cpu":"500m"},"requests":{"memory":"64Mi"},"readOnlyRootFilesystem":true,"new":{}}"#;
-    lab.expect(202, "POST", "/system/functions", body).await;
+    lab.expect_status(202, "POST", "/system/functions", body)
+        .await;
     let instance = ObservedInstance {
         id: InstanceId(26),
         state: InstanceState::Ready,
         addr: InstanceAddr(([10, 62, 0, 2], 8080).into()),
         revision: Revision(1),
         pid: 4321,
-        start: vec![StartPhase { name: "network".into(), took: Duration::from_micros(1_500) }],
+        start: vec![StartPhase {
+            name: "network".into(),
+            took: Duration::from_micros(1_500),
+        }],
     };
-    assert_eq!(instance.addr.ip(), std::net::IpAddr::V4(Eip([10, 62, 0, 2].into()).0));
-    let echo =
-        ObservedFunction { id: "echo".parse().unwrap(), instances: vec![instance], trouble: Some("slow".into()) };
+    assert_eq!(
+        instance.addr.ip(),
+        std::net::IpAddr::V4(Eip([10, 62, 0, 2].into()).0)
+    );
+    let echo = ObservedFunction {
+        id: "echo".parse().unwrap(),
+        instances: vec![instance],
+        trouble: Some("slow".into()),
+    };
     *lab.fleet.observed.lock().unwrap() = vec![echo].into();
 
-    let mut described = lab.get("/system/function/echo?usage=1").await.json();
+    let mut described = lab.get_path("/system/function/echo?usage=1").await.json();
     let created = described["createdAt"].take();
-    assert!(nearpath_types::status::rfc3339::parse(created.as_str().unwrap()).is_some(), "{created}");
+    assert!(
+        nearpath_types::status::rfc3339::parse_time(created.as_str().unwrap()).is_some(),
+        "{created}"
+    );
     let shared = json!({
         "name": "echo", "image": "file:///srv/echo", "namespace": "openfaas-fn", "envProcess": "cat", "envVars": {"A": "b"},
         "constraints": ["x=y"], "secrets": ["key"], "labels": {"com.openfaas.scale.min": "2"}, "annotations": {"topic": "t"},
@@ -78,27 +155,45 @@ async fn the_json_of_a_function() {
     }]);
     assert_eq!(described, wanted);
 
-    let mut listed = lab.get("/system/functions").await.json();
+    let mut listed = lab.get_path("/system/functions").await.json();
     listed[0]["createdAt"].take();
     assert_eq!(listed, json!([shared]));
 }
 
 #[tokio::test]
-async fn bad_bodies_are_refused_with_their_place() {
-    let lab = Lab::new().await;
+async fn invalid_bodies_are_refused_with_the_field() {
+    let lab = ControllerFixture::new().await;
     let refused = |body: &'static str, words: &'static [&'static str]| (body, words);
     for (body, words) in [
         refused("{\"service\":\n  nonsense}", &["line 2 column 4"]),
         refused("", &["empty"]),
         refused("[]", &["a list", "JSON object"]),
         refused("{}", &["service"]),
-        refused(r#"{"service":"Echo_1","image":"file:///x"}"#, &["Echo_1", "RFC 1035"]),
+        refused(
+            r#"{"service":"Echo_1","image":"file:///x"}"#,
+            &["Echo_1", "RFC 1035"],
+        ),
         refused(r#"{"service":"a.b","image":"file:///x"}"#, &["a.b"]),
-        refused(r#"{"service":"echo","image":"nginx"}"#, &["image", "file:///"]),
-        refused(r#"{"service":"echo","image":"file:///x","namespace":"dev"}"#, &["namespace dev"]),
-        refused(r#"{"service":"echo","image":"file:///x","namespace":"-"}"#, &["invalid namespace"]),
-        refused(r#"{"service":"echo","image":"file:///x","secrets":["a","b"]}"#, &["a, b", "POST /system/secrets"]),
-        refused(r#"{"service":"echo","image":"file:///x","secrets":["../a"]}"#, &["../a"]),
+        refused(
+            r#"{"service":"echo","image":"nginx"}"#,
+            &["image", "file:///"],
+        ),
+        refused(
+            r#"{"service":"echo","image":"file:///x","namespace":"dev"}"#,
+            &["namespace dev"],
+        ),
+        refused(
+            r#"{"service":"echo","image":"file:///x","namespace":"-"}"#,
+            &["invalid namespace"],
+        ),
+        refused(
+            r#"{"service":"echo","image":"file:///x","secrets":["a","b"]}"#,
+            &["a, b", "POST /system/secrets"],
+        ),
+        refused(
+            r#"{"service":"echo","image":"file:///x","secrets":["../a"]}"#,
+            &["../a"],
+        ),
         refused(
             r#"{"service":"echo","image":"file:///x","labels":{"com.openfaas.scale.min":"few"}}"#,
             &["com.openfaas.scale.min"],
@@ -107,28 +202,50 @@ async fn bad_bodies_are_refused_with_their_place() {
             r#"{"service":"echo","image":"file:///x","annotations":{"nearpath.io/queue-timeout":"soon"}}"#,
             &["nearpath.io/queue-timeout"],
         ),
-        refused(r#"{"service":"echo","image":"file:///x","limits":{"memory":"much"}}"#, &["limits.memory"]),
+        refused(
+            r#"{"service":"echo","image":"file:///x","limits":{"memory":"much"}}"#,
+            &["limits.memory"],
+        ),
     ] {
-        let reply = lab.expect(400, "POST", "/system/functions", body).await;
-        assert!(words.iter().all(|word| reply.text.contains(word)), "{words:?}: {}", reply.text);
+        let reply = lab
+            .expect_status(400, "POST", "/system/functions", body)
+            .await;
+        assert!(
+            words.iter().all(|word| reply.text.contains(word)),
+            "{words:?}: {}",
+            reply.text
+        );
         assert_eq!(
-            (reply.header("x-nearpath-reason"), reply.header("x-openfaas-internal")),
+            (
+                reply.header("x-nearpath-reason"),
+                reply.header("x-openfaas-internal")
+            ),
             ("bad_request", "controller")
         );
         assert!(reply.header("content-type").starts_with("text/plain"));
     }
-    assert_eq!(lab.get("/system/functions").await.text, "[]", "nothing was deployed");
+    assert_eq!(
+        lab.get_path("/system/functions").await.text,
+        "[]",
+        "nothing was deployed"
+    );
 
     let bomb = format!(r#"{{"service":"echo","image":"{}"}}"#, "x".repeat(1 << 20));
-    assert_eq!(lab.expect(413, "POST", "/system/functions", &bomb).await.header("x-nearpath-reason"), "body_too_large");
+    assert_eq!(
+        lab.expect_status(413, "POST", "/system/functions", &bomb)
+            .await
+            .header("x-nearpath-reason"),
+        "body_too_large"
+    );
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    lab.expect(400, "POST", "/system/functions", &deep).await;
+    lab.expect_status(400, "POST", "/system/functions", &deep)
+        .await;
 }
 
 #[tokio::test]
-async fn replicas_have_bounds() {
-    let lab = Lab::new().await;
-    lab.deploy("echo").await;
+async fn replicas_are_bounded() {
+    let lab = ControllerFixture::new().await;
+    lab.deploy_function("echo").await;
     for bad in [
         r#"{"replicas":-1}"#,
         r#"{"replicas":1.5}"#,
@@ -137,133 +254,299 @@ async fn replicas_have_bounds() {
         r#"{"replicas":1,"serviceName":"other"}"#,
         r#"{"replicas":1,"namespace":"-"}"#,
     ] {
-        lab.expect(400, "POST", "/system/scale-function/echo", bad).await;
+        lab.expect_status(400, "POST", "/system/scale-function/echo", bad)
+            .await;
     }
-    lab.expect(202, "POST", "/system/scale-function/echo", r#"{"replicas":18446744073709551615}"#).await;
-    assert_eq!(lab.fleet.wants("echo").unwrap().replicas, 20);
-    lab.expect(400, "POST", "/system/scale-function/%FF", r#"{"replicas":1}"#).await;
-    lab.expect(400, "POST", "/system/scale-function/a%2Fb", r#"{"replicas":1}"#).await;
+    lab.expect_status(
+        202,
+        "POST",
+        "/system/scale-function/echo",
+        r#"{"replicas":18446744073709551615}"#,
+    )
+    .await;
+    assert_eq!(lab.fleet.desired_function("echo").unwrap().replicas, 20);
+    lab.expect_status(
+        400,
+        "POST",
+        "/system/scale-function/%FF",
+        r#"{"replicas":1}"#,
+    )
+    .await;
+    lab.expect_status(
+        400,
+        "POST",
+        "/system/scale-function/a%2Fb",
+        r#"{"replicas":1}"#,
+    )
+    .await;
 }
 
 #[tokio::test]
-async fn secrets_go_in_and_never_out() {
-    let lab = Lab::new().await;
-    lab.expect(201, "POST", "/system/secrets", r#"{"name":"key","value":"hush-1","namespace":""}"#).await;
+async fn secret_values_are_never_returned() {
+    let lab = ControllerFixture::new().await;
+    lab.expect_status(
+        201,
+        "POST",
+        "/system/secrets",
+        r#"{"name":"key","value":"hush-1","namespace":""}"#,
+    )
+    .await;
     assert_eq!(
-        lab.expect(409, "POST", "/system/secrets", r#"{"name":"key","value":"hush-2"}"#)
-            .await
-            .header("x-nearpath-reason"),
+        lab.expect_status(
+            409,
+            "POST",
+            "/system/secrets",
+            r#"{"name":"key","value":"hush-2"}"#
+        )
+        .await
+        .header("x-nearpath-reason"),
         "conflict"
     );
-    lab.expect(404, "PUT", "/system/secrets", r#"{"name":"cert","value":"x"}"#).await;
-    lab.expect(202, "POST", "/system/functions", &spec("echo", r#","secrets":["key"]"#)).await;
-    assert_eq!(lab.fleet.wants("echo").unwrap().secrets["key"], b"hush-1");
+    lab.expect_status(
+        404,
+        "PUT",
+        "/system/secrets",
+        r#"{"name":"cert","value":"x"}"#,
+    )
+    .await;
+    lab.expect_status(
+        202,
+        "POST",
+        "/system/functions",
+        &spec_json("echo", r#","secrets":["key"]"#),
+    )
+    .await;
+    assert_eq!(
+        lab.fleet.desired_function("echo").unwrap().secrets["key"],
+        b"hush-1"
+    );
 
-    lab.expect(200, "PUT", "/system/secrets", r#"{"name":"key","rawValue":"AP8="}"#).await;
-    let wanted = lab.fleet.wants("echo").unwrap();
-    assert_eq!((wanted.secrets["key"].as_slice(), wanted.revision), ([0u8, 255].as_slice(), Revision(2)));
+    lab.expect_status(
+        200,
+        "PUT",
+        "/system/secrets",
+        r#"{"name":"key","rawValue":"AP8="}"#,
+    )
+    .await;
+    let wanted = lab.fleet.desired_function("echo").unwrap();
+    assert_eq!(
+        (wanted.secrets["key"].as_slice(), wanted.revision),
+        ([0u8, 255].as_slice(), Revision(2))
+    );
 
-    assert_eq!(lab.get("/system/secrets").await.json(), json!([{"name": "key", "namespace": "openfaas-fn"}]));
+    assert_eq!(
+        lab.get_path("/system/secrets").await.json(),
+        json!([{"name": "key", "namespace": "openfaas-fn"}])
+    );
     for bad in [
         r#"{"name":"../key","value":"x"}"#,
         r#"{"name":"k","rawValue":"hush!"}"#,
         r#"{"name":"k"}"#,
         r#"{"value":"x"}"#,
     ] {
-        let reply = lab.expect(400, "POST", "/system/secrets", bad).await;
+        let reply = lab.expect_status(400, "POST", "/system/secrets", bad).await;
         assert!(!reply.text.contains("hush"), "{}", reply.text);
     }
-    lab.expect(400, "POST", "/system/secrets", r#"{"name":"k","value":"x","namespace":"dev"}"#).await;
+    lab.expect_status(
+        400,
+        "POST",
+        "/system/secrets",
+        r#"{"name":"k","value":"x","namespace":"dev"}"#,
+    )
+    .await;
 
-    let used = lab.expect(409, "DELETE", "/system/secrets", r#"{"name":"key"}"#).await;
+    let used = lab
+        .expect_status(409, "DELETE", "/system/secrets", r#"{"name":"key"}"#)
+        .await;
     assert!(used.text.contains("echo"), "{}", used.text);
-    lab.expect(200, "DELETE", "/system/functions", r#"{"functionName":"echo"}"#).await;
-    lab.expect(202, "DELETE", "/system/secrets", r#"{"name":"key"}"#).await; // 204 would be an error to faas-cli
-    lab.expect(404, "DELETE", "/system/secrets", r#"{"name":"key"}"#).await;
+    lab.expect_status(
+        200,
+        "DELETE",
+        "/system/functions",
+        r#"{"functionName":"echo"}"#,
+    )
+    .await;
+    lab.expect_status(202, "DELETE", "/system/secrets", r#"{"name":"key"}"#)
+        .await; // 204 would be an error to faas-cli
+    lab.expect_status(404, "DELETE", "/system/secrets", r#"{"name":"key"}"#)
+        .await;
 }
 
 #[tokio::test]
-async fn namespaces_come_and_go() {
-    let lab = Lab::new().await;
+async fn namespaces_are_created_changed_and_removed() {
+    let lab = ControllerFixture::new().await;
     let body = r#"{"name":"dev","annotations":{"openfaas":"1"},"labels":{"openfaas":"1"}}"#;
-    lab.expect(201, "POST", "/system/namespace/", body).await;
-    lab.expect(409, "POST", "/system/namespace/", body).await;
-    lab.expect(201, "POST", "/system/namespace/ops", "").await;
-    assert_eq!(lab.get("/system/namespaces").await.json(), json!(["dev", "openfaas-fn", "ops"]));
-    assert_eq!(lab.get("/system/namespace/dev").await.json(), serde_json::from_str::<serde_json::Value>(body).unwrap());
-    assert_eq!(lab.get("/system/namespace/openfaas-fn").await.json()["annotations"]["openfaas"], "1");
+    lab.expect_status(201, "POST", "/system/namespace/", body)
+        .await;
+    lab.expect_status(409, "POST", "/system/namespace/", body)
+        .await;
+    lab.expect_status(201, "POST", "/system/namespace/ops", "")
+        .await;
+    assert_eq!(
+        lab.get_path("/system/namespaces").await.json(),
+        json!(["dev", "openfaas-fn", "ops"])
+    );
+    assert_eq!(
+        lab.get_path("/system/namespace/dev").await.json(),
+        serde_json::from_str::<serde_json::Value>(body).unwrap()
+    );
+    assert_eq!(
+        lab.get_path("/system/namespace/openfaas-fn").await.json()["annotations"]["openfaas"],
+        "1"
+    );
 
-    lab.expect(200, "PUT", "/system/namespace/dev", r#"{"labels":{"a":"b"},"annotations":null}"#).await;
-    assert_eq!(lab.get("/system/namespace/dev").await.json()["labels"], json!({"a": "b"}));
-    lab.expect(400, "PUT", "/system/namespace/dev", r#"{"name":"ops"}"#).await;
-    lab.expect(404, "PUT", "/system/namespace/qa", "{}").await;
-    lab.expect(404, "GET", "/system/namespace/qa", "").await;
-    lab.expect(400, "POST", "/system/namespace/", r#"{"labels":{}}"#).await;
-    lab.expect(400, "POST", "/system/namespace/Dev", "").await;
+    lab.expect_status(
+        200,
+        "PUT",
+        "/system/namespace/dev",
+        r#"{"labels":{"a":"b"},"annotations":null}"#,
+    )
+    .await;
+    assert_eq!(
+        lab.get_path("/system/namespace/dev").await.json()["labels"],
+        json!({"a": "b"})
+    );
+    lab.expect_status(400, "PUT", "/system/namespace/dev", r#"{"name":"ops"}"#)
+        .await;
+    lab.expect_status(404, "PUT", "/system/namespace/qa", "{}")
+        .await;
+    lab.expect_status(404, "GET", "/system/namespace/qa", "")
+        .await;
+    lab.expect_status(400, "POST", "/system/namespace/", r#"{"labels":{}}"#)
+        .await;
+    lab.expect_status(400, "POST", "/system/namespace/Dev", "")
+        .await;
 
-    lab.expect(202, "POST", "/system/functions", &spec("echo", r#","namespace":"dev""#)).await;
-    assert_eq!(lab.get("/system/functions").await.json(), json!([]));
-    assert_eq!(lab.get("/system/functions?namespace=dev").await.json()[0]["namespace"], "dev");
-    lab.expect(400, "GET", "/system/functions?namespace=qa", "").await;
-    lab.expect(400, "GET", "/system/secrets?namespace=qa", "").await;
-    let held = lab.expect(409, "DELETE", "/system/namespace/dev", "").await;
-    assert!(held.text.contains("function echo"), "{}", held.text);
-    lab.expect(200, "DELETE", "/system/functions", r#"{"functionName":"echo","namespace":"dev"}"#).await;
-    lab.expect(202, "DELETE", "/system/namespace/dev", r#"{"name":"dev"}"#).await;
-    lab.expect(404, "DELETE", "/system/namespace/dev", "").await;
-    lab.expect(409, "DELETE", "/system/namespace/openfaas-fn", "").await;
+    lab.expect_status(
+        202,
+        "POST",
+        "/system/functions",
+        &spec_json("echo", r#","namespace":"dev""#),
+    )
+    .await;
+    assert_eq!(lab.get_path("/system/functions").await.json(), json!([]));
+    assert_eq!(
+        lab.get_path("/system/functions?namespace=dev").await.json()[0]["namespace"],
+        "dev"
+    );
+    lab.expect_status(400, "GET", "/system/functions?namespace=qa", "")
+        .await;
+    lab.expect_status(400, "GET", "/system/secrets?namespace=qa", "")
+        .await;
+    let refused = lab
+        .expect_status(409, "DELETE", "/system/namespace/dev", "")
+        .await;
+    assert!(refused.text.contains("function echo"), "{}", refused.text);
+    lab.expect_status(
+        200,
+        "DELETE",
+        "/system/functions",
+        r#"{"functionName":"echo","namespace":"dev"}"#,
+    )
+    .await;
+    lab.expect_status(202, "DELETE", "/system/namespace/dev", r#"{"name":"dev"}"#)
+        .await;
+    lab.expect_status(404, "DELETE", "/system/namespace/dev", "")
+        .await;
+    lab.expect_status(409, "DELETE", "/system/namespace/openfaas-fn", "")
+        .await;
 }
 
 #[tokio::test]
-async fn the_rest_of_the_house() {
-    let lab = Lab::new().await;
-    let info = lab.get("/system/info").await.json();
+async fn the_other_endpoints_answer() {
+    let lab = ControllerFixture::new().await;
+    let info = lab.get_path("/system/info").await.json();
     assert_eq!(
         (info["provider"]["provider"].as_str(), info["arch"].as_str()),
         (Some("nearpath"), Some(std::env::consts::ARCH))
     );
     assert_eq!(info["version"]["release"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(lab.get("/healthz").await.text, "OK\n");
-    lab.expect(200, "HEAD", "/healthz", "").await;
-    assert!(lab.get("/ui/").await.text.contains("nearpath ls"));
-    assert_eq!(lab.expect(307, "GET", "/", "").await.header("location"), "/ui/");
+    assert_eq!(lab.get_path("/healthz").await.text, "OK\n");
+    lab.expect_status(200, "HEAD", "/healthz", "").await;
+    assert!(lab.get_path("/ui/").await.text.contains("nearpath ls"));
+    assert_eq!(
+        lab.expect_status(307, "GET", "/", "")
+            .await
+            .header("location"),
+        "/ui/"
+    );
     for (method, path) in [
         ("POST", "/system/alert"),
         ("GET", "/system/telemetry"),
         ("POST", "/async-function/echo"),
         ("POST", "/async-function/echo.dev/a/b?c"),
     ] {
-        assert_eq!(lab.expect(501, method, path, "").await.header("x-nearpath-reason"), "not_implemented");
+        assert_eq!(
+            lab.expect_status(501, method, path, "")
+                .await
+                .header("x-nearpath-reason"),
+            "not_implemented"
+        );
     }
-    assert_eq!(lab.expect(404, "GET", "/system/nonsense", "").await.header("x-nearpath-reason"), "not_found");
-    let wrong = lab.expect(405, "PATCH", "/system/functions", "").await;
+    assert_eq!(
+        lab.expect_status(404, "GET", "/system/nonsense", "")
+            .await
+            .header("x-nearpath-reason"),
+        "not_found"
+    );
+    let wrong = lab
+        .expect_status(405, "PATCH", "/system/functions", "")
+        .await;
     assert_eq!(wrong.header("x-nearpath-reason"), "method_not_allowed");
     assert!(wrong.header("allow").contains("PUT"), "{wrong:?}");
 }
 
 #[tokio::test]
-async fn a_wake_up_scales_a_sleeper_to_its_minimum() {
-    let lab = Lab::new().await;
-    lab.expect(202, "POST", "/system/functions", &spec("echo", r#","labels":{"com.openfaas.scale.min":"3"}"#)).await;
+async fn waking_a_sleeping_function_scales_it_to_its_minimum() {
+    let lab = ControllerFixture::new().await;
+    lab.expect_status(
+        202,
+        "POST",
+        "/system/functions",
+        &spec_json("echo", r#","labels":{"com.openfaas.scale.min":"3"}"#),
+    )
+    .await;
     let id = "echo".parse().unwrap();
     for _ in 0..3 {
-        lab.expect(202, "POST", "/system/scale-function/echo", r#"{"replicas":0}"#).await;
-        (0..100).for_each(|_| lab.controller.wake(&id));
-        lab.fleet.until_replicas("echo", 3).await;
+        lab.expect_status(
+            202,
+            "POST",
+            "/system/scale-function/echo",
+            r#"{"replicas":0}"#,
+        )
+        .await;
+        (0..100).for_each(|_| lab.controller.wake_function(&id));
+        lab.fleet.wait_for_replicas("echo", 3).await;
     }
-    lab.controller.wake(&"unknown".parse().unwrap());
-    let lab = lab.reopened().await;
-    assert_eq!(lab.fleet.wants("echo").unwrap().replicas, 3, "a wake-up is kept like any other change");
+    lab.controller.wake_function(&"unknown".parse().unwrap());
+    let lab = lab.reopen().await;
+    assert_eq!(
+        lab.fleet.desired_function("echo").unwrap().replicas,
+        3,
+        "a wake-up is kept like any other change"
+    );
 }
 
 #[tokio::test]
-async fn chains_are_told_by_namespace() {
-    let lab = Lab::new().await;
-    for (path, first) in [("edges", "front"), ("memory", "shop"), ("paths", "gateway"), ("pool", "LISTEN")] {
-        let here = lab.expect(200, "GET", &format!("/system/{path}"), "").await;
+async fn status_queries_are_filtered_by_namespace() {
+    let lab = ControllerFixture::new().await;
+    for (path, first) in [
+        ("edges", "front"),
+        ("memory", "shop"),
+        ("paths", "gateway"),
+        ("pool", "LISTEN"),
+    ] {
+        let here = lab
+            .expect_status(200, "GET", &format!("/system/{path}"), "")
+            .await;
         assert!(here.text.contains(first), "{path}: {}", here.text);
         let listed = here.json();
-        assert_eq!(listed.as_array().map(Vec::len), Some(1), "the other one is in another namespace: {listed}");
-        lab.expect(400, "GET", &format!("/system/{path}?namespace=nowhere"), "").await;
+        assert_eq!(
+            listed.as_array().map(Vec::len),
+            Some(1),
+            "the other one is in another namespace: {listed}"
+        );
+        lab.expect_status(400, "GET", &format!("/system/{path}?namespace=nowhere"), "")
+            .await;
     }
 }

@@ -6,27 +6,44 @@ use std::process::Stdio;
 use nearpath_testkit::within;
 use tokio::process::Command;
 
-const FOLDER: &str = "NEARPATH_TEST_FOLDER";
+const FOLDER_VARIABLE: &str = "NEARPATH_TEST_FOLDER";
 
 /// This test binary again, running one ignored test on `folder`; `wrapper` comes before it on the command line.
-pub(crate) fn run(wrapper: &[&str], test: &str, folder: &Path) -> Command {
-    let me = std::env::current_exe().unwrap().to_str().unwrap().to_owned();
-    let line: Vec<&str> =
-        wrapper.iter().copied().chain([me.as_str(), "--exact", test, "--ignored", "--nocapture"]).collect();
+pub(crate) fn child_command(wrapper: &[&str], test: &str, folder: &Path) -> Command {
+    let me = std::env::current_exe()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let line: Vec<&str> = wrapper
+        .iter()
+        .copied()
+        .chain([me.as_str(), "--exact", test, "--ignored", "--nocapture"])
+        .collect();
     let mut command = Command::new(line[0]);
-    command.args(&line[1..]).env(FOLDER, folder).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    command
+        .args(&line[1..])
+        .env(FOLDER_VARIABLE, folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
     command
 }
 
 /// Runs it to its end, which has to be a good one.
-pub(crate) async fn succeeds(mut command: Command) {
-    let output = within(command.stderr(Stdio::piped()).output()).await.unwrap();
+pub(crate) async fn assert_success(mut command: Command) {
+    let output = within(command.stderr(Stdio::piped()).output())
+        .await
+        .unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");
+    assert!(
+        output.status.success() && out.contains("1 passed"),
+        "{out}\n{err}"
+    );
 }
 
-/// The folder that a child works on; `None` when somebody runs the ignored tests by hand.
-pub(crate) fn folder() -> Option<std::path::PathBuf> {
-    std::env::var_os(FOLDER).map(Into::into)
+/// The folder that a child works on; `NoConnection` when somebody runs the ignored tests by hand.
+pub(crate) fn child_folder() -> Option<std::path::PathBuf> {
+    std::env::var_os(FOLDER_VARIABLE).map(Into::into)
 }

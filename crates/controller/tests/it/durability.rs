@@ -7,75 +7,146 @@ use nearpath_testkit::{skip, within};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::child;
-use crate::lab::{Lab, spec};
+use crate::fixture::{ControllerFixture, spec_json};
 
 #[tokio::test]
 async fn a_restart_keeps_everything() {
-    let lab = Lab::new().await;
-    lab.expect(201, "POST", "/system/namespace/dev", r#"{"labels":{"a":"b"}}"#).await;
-    lab.expect(201, "POST", "/system/secrets", r#"{"name":"key","namespace":"dev","rawValue":"AP8="}"#).await;
-    lab.expect(202, "POST", "/system/functions", &spec("echo", r#","namespace":"dev","secrets":["key"]"#)).await;
-    lab.expect(202, "POST", "/system/scale-function/echo.dev", r#"{"replicas":3}"#).await;
-    lab.deploy("gone").await;
-    lab.expect(200, "DELETE", "/system/functions", r#"{"functionName":"gone"}"#).await;
-    lab.deploy("asleep").await;
-    lab.expect(202, "POST", "/system/scale-function/asleep", r#"{"replicas":0}"#).await;
-    let (before, wanted) = (lab.controller.model(), lab.fleet.wants("echo.dev"));
-    let lab = lab.reopened().await;
+    let lab = ControllerFixture::new().await;
+    lab.expect_status(
+        201,
+        "POST",
+        "/system/namespace/dev",
+        r#"{"labels":{"a":"b"}}"#,
+    )
+    .await;
+    lab.expect_status(
+        201,
+        "POST",
+        "/system/secrets",
+        r#"{"name":"key","namespace":"dev","rawValue":"AP8="}"#,
+    )
+    .await;
+    lab.expect_status(
+        202,
+        "POST",
+        "/system/functions",
+        &spec_json("echo", r#","namespace":"dev","secrets":["key"]"#),
+    )
+    .await;
+    lab.expect_status(
+        202,
+        "POST",
+        "/system/scale-function/echo.dev",
+        r#"{"replicas":3}"#,
+    )
+    .await;
+    lab.deploy_function("gone").await;
+    lab.expect_status(
+        200,
+        "DELETE",
+        "/system/functions",
+        r#"{"functionName":"gone"}"#,
+    )
+    .await;
+    lab.deploy_function("asleep").await;
+    lab.expect_status(
+        202,
+        "POST",
+        "/system/scale-function/asleep",
+        r#"{"replicas":0}"#,
+    )
+    .await;
+    let (before, wanted) = (
+        lab.controller.model(),
+        lab.fleet.desired_function("echo.dev"),
+    );
+    let lab = lab.reopen().await;
     assert_eq!(lab.controller.model(), before);
-    assert_eq!(lab.fleet.wants("echo.dev"), wanted, "the fleet is told at once");
-    lab.deploy("gone").await;
-    let revision = lab.fleet.wants("gone").unwrap().revision;
-    assert!(wanted.unwrap().revision < revision && before.revision < revision, "revisions never go back");
+    assert_eq!(
+        lab.fleet.desired_function("echo.dev"),
+        wanted,
+        "the fleet is told at once"
+    );
+    lab.deploy_function("gone").await;
+    let revision = lab.fleet.desired_function("gone").unwrap().revision;
+    assert!(
+        wanted.unwrap().revision < revision && before.revision < revision,
+        "revisions never go back"
+    );
 }
 
 #[tokio::test]
 async fn changes_at_the_same_time_are_all_kept() {
-    let lab = Lab::new().await;
+    let lab = ControllerFixture::new().await;
     let names: Vec<String> = (0..200).map(|number| format!("f{number}")).collect();
-    futures_util::future::join_all(names.iter().map(|name| lab.deploy(name))).await;
-    let revisions: BTreeSet<_> = lab.controller.model().functions.values().map(|f| f.revision).collect();
+    futures_util::future::join_all(names.iter().map(|name| lab.deploy_function(name))).await;
+    let revisions: BTreeSet<_> = lab
+        .controller
+        .model()
+        .functions
+        .values()
+        .map(|f| f.revision)
+        .collect();
     assert_eq!(revisions.len(), names.len());
     let before = lab.controller.model();
-    assert_eq!(lab.reopened().await.controller.model(), before);
+    assert_eq!(lab.reopen().await.controller.model(), before);
 }
 
 #[tokio::test]
-async fn after_closing_changes_are_refused_and_the_folder_is_free() {
+async fn a_closed_controller_refuses_changes_and_frees_the_folder() {
     let folder = tempfile::tempdir().unwrap();
-    let lab = Lab::on(folder.path()).await;
-    lab.deploy("echo").await;
+    let lab = ControllerFixture::open_on(folder.path()).await;
+    lab.deploy_function("echo").await;
     within(lab.controller.close()).await;
     within(lab.controller.close()).await;
-    let refused = lab.expect(503, "POST", "/system/functions", &spec("late", "")).await;
+    let refused = lab
+        .expect_status(503, "POST", "/system/functions", &spec_json("late", ""))
+        .await;
     assert_eq!(refused.header("x-nearpath-reason"), "draining");
-    assert_eq!(lab.get("/system/functions").await.json().as_array().unwrap().len(), 1);
-    let next = Lab::on(folder.path()).await;
+    assert_eq!(
+        lab.get_path("/system/functions")
+            .await
+            .json()
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    let next = ControllerFixture::open_on(folder.path()).await;
     assert_eq!(next.controller.model(), lab.controller.model());
 }
 
-const ROUNDS: usize = 8;
-const SERIES: usize = 4;
+const KILL_ROUNDS: usize = 8;
+const CONCURRENT_WRITERS: usize = 4;
 
 #[tokio::test]
 async fn what_was_acknowledged_survives_kill_9() {
     let folder = tempfile::tempdir().unwrap();
     let mut acknowledged = Vec::new();
-    for round in 0..ROUNDS {
+    for round in 0..KILL_ROUNDS {
         acknowledged.extend(write_and_kill(folder.path(), round).await);
-        let lab = Lab::on(folder.path()).await;
+        let lab = ControllerFixture::open_on(folder.path()).await;
         let model = lab.controller.model();
         for name in &acknowledged {
-            let secret = model.secrets.get(&format!("openfaas-fn/{name}").parse().unwrap());
-            assert_eq!(secret.map(|s| &*s.0), Some(name.as_bytes()), "{name} was acknowledged and is lost");
+            let secret = model
+                .secrets
+                .get(&format!("openfaas-fn/{name}").parse().unwrap());
+            assert_eq!(
+                secret.map(|s| &*s.0),
+                Some(name.as_bytes()),
+                "{name} was acknowledged and is lost"
+            );
         }
     }
-    assert!(acknowledged.len() > ROUNDS * SERIES, "the child hardly wrote anything");
+    assert!(
+        acknowledged.len() > KILL_ROUNDS * CONCURRENT_WRITERS,
+        "the child hardly wrote anything"
+    );
 }
 
 /// Lets a child write until it has acknowledged some changes, kills it in the middle, and returns what it acknowledged.
 async fn write_and_kill(folder: &Path, round: usize) -> Vec<String> {
-    let mut command = child::run(&[], "durability::writes_for_ever", folder);
+    let mut command = child::child_command(&[], "durability::writes_for_ever", folder);
     let mut writer = command.env("ROUND", round.to_string()).spawn().unwrap();
     let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines();
     let mut acknowledged = Vec::new();
@@ -92,19 +163,22 @@ async fn write_and_kill(folder: &Path, round: usize) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a child of what_was_acknowledged_survives_kill_9"]
 async fn writes_for_ever() {
-    let Some(folder) = child::folder() else { skip!("runs as a child only") };
+    let Some(folder) = child::child_folder() else {
+        skip!("runs as a child only")
+    };
     let round = std::env::var("ROUND").unwrap();
-    let lab = Lab::on(&folder).await;
+    let lab = ControllerFixture::open_on(&folder).await;
     let series = |series: usize| {
         let (lab, round) = (&lab, &round);
         async move {
             for number in 0.. {
                 let name = format!("r{round}-s{series}-{number}");
                 let body = format!(r#"{{"name":"{name}","value":"{name}"}}"#);
-                lab.expect(201, "POST", "/system/secrets", &body).await;
+                lab.expect_status(201, "POST", "/system/secrets", &body)
+                    .await;
                 println!("\nacknowledged {name}");
             }
         }
     };
-    futures_util::future::join_all((0..SERIES).map(series)).await;
+    futures_util::future::join_all((0..CONCURRENT_WRITERS).map(series)).await;
 }

@@ -8,6 +8,6 @@ mod child;
 mod contract;
 mod disk;
 mod durability;
-mod lab;
+mod fixture;
 mod logs;
 mod wire;

@@ -11,10 +11,10 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-use crate::lab::Lab;
+use crate::fixture::ControllerFixture;
 
 /// Serves a lab as a gateway would: hyper's body in, the router's answer out.
-async fn serve(lab: &Lab) -> SocketAddr {
+async fn serve_fixture(lab: &ControllerFixture) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let addr = listener.local_addr().unwrap();
     let controller = lab.controller.clone();
@@ -22,23 +22,29 @@ async fn serve(lab: &Lab) -> SocketAddr {
         while let Ok((stream, _)) = listener.accept().await {
             let controller = controller.clone();
             let service = hyper::service::service_fn(move |request| {
-                let answer = controller.answer(request);
+                let answer = controller.answer_request(request);
                 async move { Ok::<_, Infallible>(answer.await) }
             });
-            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service),
+            );
         }
     });
     addr
 }
 
 #[tokio::test]
-async fn a_followed_line_arrives_while_the_stream_is_open() {
-    let lab = Lab::new().await;
-    lab.deploy("echo").await;
+async fn a_followed_log_line_arrives_while_the_stream_is_open() {
+    let lab = ControllerFixture::new().await;
+    lab.deploy_function("echo").await;
     let (lines, stream) = mpsc::channel(8);
-    *lab.fleet.lines.lock().unwrap() = Some(stream);
-    let mut client = BufReader::new(TcpStream::connect(serve(&lab).await).await.unwrap());
-    client.write_all(b"GET /system/logs?name=echo&follow=true HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    *lab.fleet.log_lines.lock().unwrap() = Some(stream);
+    let mut client = BufReader::new(TcpStream::connect(serve_fixture(&lab).await).await.unwrap());
+    client
+        .write_all(b"GET /system/logs?name=echo&follow=true HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .await
+        .unwrap();
     for text in ["first", "second"] {
         let line = LogLine {
             name: "echo".into(),
@@ -51,7 +57,11 @@ async fn a_followed_line_arrives_while_the_stream_is_open() {
         let mut seen = String::new();
         while !seen.contains(text) {
             seen.clear();
-            assert_ne!(within(client.read_line(&mut seen)).await.unwrap(), 0, "the stream ended");
+            assert_ne!(
+                within(client.read_line(&mut seen)).await.unwrap(),
+                0,
+                "the stream ended"
+            );
         }
     }
     drop(client);
@@ -59,9 +69,9 @@ async fn a_followed_line_arrives_while_the_stream_is_open() {
 }
 
 #[tokio::test]
-async fn a_cut_off_body_changes_nothing() {
-    let lab = Lab::new().await;
-    let mut client = TcpStream::connect(serve(&lab).await).await.unwrap();
+async fn a_truncated_body_changes_nothing() {
+    let lab = ControllerFixture::new().await;
+    let mut client = TcpStream::connect(serve_fixture(&lab).await).await.unwrap();
     client
         .write_all(b"POST /system/functions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 500\r\n\r\n{\"service\":")
         .await

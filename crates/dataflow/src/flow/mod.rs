@@ -1,11 +1,11 @@
 //! What may be sent, and what is next: the two ends of a worker, without sockets.
 //!
-//! [`Outgoing`] is one edge's producing end, [`Merge`] all consuming ends of one worker.
+//! [`SendWindow`] is one edge's producing end, [`InputMerge`] all consuming ends of one worker.
 
-mod merge;
-mod outgoing;
+mod input_merge;
+mod send_window;
 #[cfg(test)]
 mod tests;
 
-pub use merge::{Merge, Next, OutOfOrder, Piece, Start};
-pub use outgoing::{NotSent, Outgoing};
+pub use input_merge::{InputMerge, InputStart, MergeStep, StreamItem, StreamOrderError};
+pub use send_window::{SendWindow, UnexpectedAck};

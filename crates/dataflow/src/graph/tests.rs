@@ -2,126 +2,312 @@
 
 use proptest::prelude::*;
 
-use super::{Edge, Graph, Stage};
-use crate::topology::{Flaw, How, Limits};
+use super::{GraphEdge, GraphStage, StageGraph};
+use crate::topology::{Distribution, TopologyError, TopologyLimits};
 
-fn graph(stages: &[(&str, usize)], edges: &[(&str, &str, How)]) -> Graph {
-    let stage = |&(name, workers): &(&str, usize)| Stage { name: name.to_owned(), workers, most: None };
-    let edge =
-        |&(from, to, how): &(&str, &str, How)| Edge { from: from.to_owned(), to: to.to_owned(), how, spill: false };
-    Graph { stages: stages.iter().map(stage).collect(), edges: edges.iter().map(edge).collect() }
+fn graph(stages: &[(&str, usize)], edges: &[(&str, &str, Distribution)]) -> StageGraph {
+    let stage = |&(name, workers): &(&str, usize)| GraphStage {
+        name: name.to_owned(),
+        workers,
+        most: None,
+    };
+    let edge = |&(from, to, how): &(&str, &str, Distribution)| GraphEdge {
+        from: from.to_owned(),
+        to: to.to_owned(),
+        how,
+        spill: false,
+    };
+    StageGraph {
+        stages: stages.iter().map(stage).collect(),
+        edges: edges.iter().map(edge).collect(),
+    }
 }
 
-fn flaws(graph: &Graph) -> Vec<Flaw> {
-    graph.expand(Limits::default()).map(|_| Vec::new()).unwrap_or_else(|flaws| flaws.0)
+fn expansion_errors(graph: &StageGraph) -> Vec<TopologyError> {
+    graph
+        .expand(TopologyLimits::default())
+        .map(|_| Vec::new())
+        .unwrap_or_else(|flaws| flaws.0)
 }
 
 #[test]
-fn shuffle_connects_everybody() {
+fn shuffle_connects_every_pair_of_workers() {
     let graph = graph(
         &[("map", 3), ("reduce", 2), ("out", 1)],
-        &[("map", "reduce", How::ByKey), ("reduce", "out", How::Gather)],
+        &[
+            ("map", "reduce", Distribution::ByKey),
+            ("reduce", "out", Distribution::Gather),
+        ],
     );
-    let topology = graph.expand(Limits::default()).unwrap();
+    let topology = graph.expand(TopologyLimits::default()).unwrap();
     assert_eq!(topology.workers.len(), 6);
-    assert_eq!(topology.worker("map.2").unwrap().targets().count(), 2);
-    assert_eq!(topology.worker("reduce.1").unwrap().sources().count(), 3);
     assert_eq!(
-        topology.worker("out.0").unwrap().sources().map(|from| &*from.worker).collect::<Vec<_>>(),
+        topology
+            .find_worker("map.2")
+            .unwrap()
+            .target_streams()
+            .count(),
+        2
+    );
+    assert_eq!(
+        topology
+            .find_worker("reduce.1")
+            .unwrap()
+            .source_streams()
+            .count(),
+        3
+    );
+    assert_eq!(
+        topology
+            .find_worker("out.0")
+            .unwrap()
+            .source_streams()
+            .map(|from| &*from.worker)
+            .collect::<Vec<_>>(),
         ["reduce.0", "reduce.1"]
     );
 }
 
 #[test]
-fn cycles_are_told_from_end_to_end() {
+fn a_cycle_is_reported_with_all_its_stages() {
     let graph = graph(
         &[("a", 1), ("b", 1), ("c", 1)],
-        &[("a", "b", How::Gather), ("b", "c", How::Gather), ("c", "b", How::Gather)],
+        &[
+            ("a", "b", Distribution::Gather),
+            ("b", "c", Distribution::Gather),
+            ("c", "b", Distribution::Gather),
+        ],
     );
-    let [Flaw::Cycle(round)] = &flaws(&graph)[..] else { panic!("{:?}", flaws(&graph)) };
+    let [TopologyError::Cycle(round)] = &expansion_errors(&graph)[..] else {
+        panic!("{:?}", expansion_errors(&graph))
+    };
     assert_eq!(round, &["b", "c", "b"]);
-    assert!(flaws(&graph)[0].to_string().contains("b -> c -> b"));
+    assert!(
+        expansion_errors(&graph)[0]
+            .to_string()
+            .contains("b -> c -> b")
+    );
 }
 
 #[test]
-fn itself_is_a_cycle() {
-    assert_eq!(flaws(&graph(&[("a", 1)], &[("a", "a", How::Gather)])), [Flaw::Cycle(vec!["a".into(), "a".into()])]);
+fn an_edge_to_its_own_stage_is_a_cycle() {
+    assert_eq!(
+        expansion_errors(&graph(&[("a", 1)], &[("a", "a", Distribution::Gather)])),
+        [TopologyError::Cycle(vec!["a".into(), "a".into()])]
+    );
 }
 
 #[test]
-fn all_flaws_are_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let graph = graph(
         &[("a", 2), ("a", 1), ("b", 3), ("c", 0), ("../x", 1)],
-        &[("a", "b", How::OneToOne), ("a", "nobody", How::Spread), ("a", "b", How::Gather)],
+        &[
+            ("a", "b", Distribution::OneToOne),
+            ("a", "nobody", Distribution::Spread),
+            ("a", "b", Distribution::Gather),
+        ],
     );
-    let all = flaws(&graph);
-    let has = |flaw: &Flaw| assert!(all.contains(flaw), "{flaw} is not in {all:?}");
-    has(&Flaw::Doubled("a".into()));
-    has(&Flaw::Name("../x".into()));
-    has(&Flaw::NoWorkers("c".into()));
-    has(&Flaw::Dangling { worker: "a".into(), other: "nobody".into() });
-    has(&Flaw::Unequal { from: "a".into(), to: "b".into(), left: 2, right: 3 });
-    has(&Flaw::Gather { to: "b".into(), workers: 3 });
-    has(&Flaw::Twice { from: "a".into(), to: "b".into() });
+    let all = expansion_errors(&graph);
+    let has = |flaw: &TopologyError| assert!(all.contains(flaw), "{flaw} is not in {all:?}");
+    has(&TopologyError::DuplicateName("a".into()));
+    has(&TopologyError::InvalidName("../x".into()));
+    has(&TopologyError::NoWorkers("c".into()));
+    has(&TopologyError::UnknownWorker {
+        worker: "a".into(),
+        other: "nobody".into(),
+    });
+    has(&TopologyError::UnequalWorkers {
+        from: "a".into(),
+        to: "b".into(),
+        left: 2,
+        right: 3,
+    });
+    has(&TopologyError::GatherToMany {
+        to: "b".into(),
+        workers: 3,
+    });
+    has(&TopologyError::DuplicateEdge {
+        from: "a".into(),
+        to: "b".into(),
+    });
 }
 
 #[test]
 fn fan_in_has_a_limit() {
-    let graph = graph(&[("many", 9), ("one", 1)], &[("many", "one", How::Gather)]);
-    let refused = graph.expand(Limits { fan_in: 8, ..Limits::default() }).unwrap_err();
-    assert_eq!(refused.0, [Flaw::FanIn { worker: "one.0".into(), has: 9, limit: 8 }]);
-    let refused = graph.expand(Limits { workers: 9, ..Limits::default() }).unwrap_err();
-    assert_eq!(refused.0, [Flaw::Many { has: 10, limit: 9 }]);
+    let graph = graph(
+        &[("many", 9), ("one", 1)],
+        &[("many", "one", Distribution::Gather)],
+    );
+    let refused = graph
+        .expand(TopologyLimits {
+            fan_in: 8,
+            ..TopologyLimits::default()
+        })
+        .unwrap_err();
+    assert_eq!(
+        refused.0,
+        [TopologyError::FanIn {
+            worker: "one.0".into(),
+            has: 9,
+            limit: 8
+        }]
+    );
+    let refused = graph
+        .expand(TopologyLimits {
+            workers: 9,
+            ..TopologyLimits::default()
+        })
+        .unwrap_err();
+    assert_eq!(
+        refused.0,
+        [TopologyError::TooManyWorkers { has: 10, limit: 9 }]
+    );
 }
 
 #[test]
-fn pictures_name_every_stage_and_edge() {
-    let graph = graph(&[("map", 3), ("reduce", 2)], &[("map", "reduce", How::ByKey)]);
-    assert!(graph.dot().contains("\"map\" -> \"reduce\" [label=\"by-key\"]"));
-    let svg = graph.svg();
-    assert!(svg.contains(">map<") && svg.contains(">reduce<") && svg.contains(">by-key<"), "{svg}");
+fn diagrams_name_every_stage_and_edge() {
+    let graph = graph(
+        &[("map", 3), ("reduce", 2)],
+        &[("map", "reduce", Distribution::ByKey)],
+    );
+    assert!(
+        graph
+            .to_dot()
+            .contains("\"map\" -> \"reduce\" [label=\"by-key\"]")
+    );
+    let svg = graph.to_svg();
+    assert!(
+        svg.contains(">map<") && svg.contains(">reduce<") && svg.contains(">by-key<"),
+        "{svg}"
+    );
 }
 
-fn growing(how_in: How, how_out: How, most: usize) -> Graph {
-    let mut graph =
-        graph(&[("feed", 2), ("work", 2), ("out", 2)], &[("feed", "work", how_in), ("work", "out", how_out)]);
-    graph.stages[1].most = Some(most);
+fn scalable_graph(how_in: Distribution, how_out: Distribution, max_workers: usize) -> StageGraph {
+    let mut graph = graph(
+        &[("feed", 2), ("work", 2), ("out", 2)],
+        &[("feed", "work", how_in), ("work", "out", how_out)],
+    );
+    graph.stages[1].most = Some(max_workers);
     graph
 }
 
 #[test]
-fn what_may_grow_is_there_from_the_beginning_but_spare() {
-    let topology = growing(How::Spread, How::ByKey, 5).expand(Limits::default()).unwrap();
-    let spares: Vec<&str> = topology.workers.iter().filter(|worker| worker.spare).map(|worker| &*worker.name).collect();
+fn additional_workers_are_part_of_the_topology_as_spares() {
+    let topology = scalable_graph(Distribution::Spread, Distribution::ByKey, 5)
+        .expand(TopologyLimits::default())
+        .unwrap();
+    let spares: Vec<&str> = topology
+        .workers
+        .iter()
+        .filter(|worker| worker.spare)
+        .map(|worker| &*worker.name)
+        .collect();
     assert_eq!(spares, ["work.2", "work.3", "work.4"]);
-    let later = |stream: &crate::topology::Stream| stream.later;
-    assert_eq!(topology.worker("feed.1").unwrap().targets().filter(|to| later(to)).count(), 3);
-    assert_eq!(topology.worker("out.0").unwrap().sources().filter(|from| later(from)).count(), 3);
-    assert_eq!(topology.worker("work.3").unwrap().sources().filter(|from| later(from)).count(), 0);
-    let graph = growing(How::Spread, How::ByKey, 5);
-    assert!(graph.dot().contains("\"work\" [label=\"work × 2–5\", style=dashed]"), "{}", graph.dot());
-    assert_eq!(graph.svg().matches("stroke-dasharray").count(), 1);
+    let later = |stream: &crate::topology::StreamSpec| stream.later;
+    assert_eq!(
+        topology
+            .find_worker("feed.1")
+            .unwrap()
+            .target_streams()
+            .filter(|to| later(to))
+            .count(),
+        3
+    );
+    assert_eq!(
+        topology
+            .find_worker("out.0")
+            .unwrap()
+            .source_streams()
+            .filter(|from| later(from))
+            .count(),
+        3
+    );
+    assert_eq!(
+        topology
+            .find_worker("work.3")
+            .unwrap()
+            .source_streams()
+            .filter(|from| later(from))
+            .count(),
+        0
+    );
+    let graph = scalable_graph(Distribution::Spread, Distribution::ByKey, 5);
+    assert!(
+        graph
+            .to_dot()
+            .contains("\"work\" [label=\"work × 2–5\", style=dashed]"),
+        "{}",
+        graph.to_dot()
+    );
+    assert_eq!(graph.to_svg().matches("stroke-dasharray").count(), 1);
 }
 
 #[test]
-fn what_may_grow_counts_in_full_and_is_reached_by_spread_alone() {
-    let limits = Limits { fan_in: 4, ..Limits::default() };
-    let refused = growing(How::Spread, How::ByKey, 5).expand(limits).unwrap_err();
-    assert_eq!(refused.0, [Flaw::FanIn { worker: "out.0".into(), has: 5, limit: 4 }]);
-    for how in [How::ByKey, How::OneToOne, How::Broadcast] {
-        let grows = Flaw::Grows { from: "feed".into(), to: "work".into(), how };
-        assert_eq!(flaws(&growing(how, How::ByKey, 5)), [grows]);
+fn spares_count_towards_the_limits_and_are_reached_only_by_spread() {
+    let limits = TopologyLimits {
+        fan_in: 4,
+        ..TopologyLimits::default()
+    };
+    let refused = scalable_graph(Distribution::Spread, Distribution::ByKey, 5)
+        .expand(limits)
+        .unwrap_err();
+    assert_eq!(
+        refused.0,
+        [TopologyError::FanIn {
+            worker: "out.0".into(),
+            has: 5,
+            limit: 4
+        }]
+    );
+    for how in [
+        Distribution::ByKey,
+        Distribution::OneToOne,
+        Distribution::Broadcast,
+    ] {
+        let grows = TopologyError::ScalableTarget {
+            from: "feed".into(),
+            to: "work".into(),
+            how,
+        };
+        assert_eq!(
+            expansion_errors(&scalable_graph(how, Distribution::ByKey, 5)),
+            [grows]
+        );
     }
-    let from = Flaw::GrowsFrom { from: "work".into(), to: "out".into() };
-    assert_eq!(flaws(&growing(How::Spread, How::OneToOne, 5)), [from]);
-    assert_eq!(flaws(&growing(How::Spread, How::ByKey, 1)), [Flaw::Most { stage: "work".into(), workers: 2, most: 1 }]);
+    let from = TopologyError::ScalableSource {
+        from: "work".into(),
+        to: "out".into(),
+    };
+    assert_eq!(
+        expansion_errors(&scalable_graph(
+            Distribution::Spread,
+            Distribution::OneToOne,
+            5
+        )),
+        [from]
+    );
+    assert_eq!(
+        expansion_errors(&scalable_graph(
+            Distribution::Spread,
+            Distribution::ByKey,
+            1
+        )),
+        [TopologyError::MaxBelowWorkers {
+            stage: "work".into(),
+            workers: 2,
+            most: 1
+        }]
+    );
     let mut alone = graph(&[("source", 1)], &[]);
     alone.stages[0].most = Some(2);
-    assert_eq!(flaws(&alone), [Flaw::NobodyAsks("source".into())]);
+    assert_eq!(
+        expansion_errors(&alone),
+        [TopologyError::UnreachableSpare("source".into())]
+    );
 }
 
 /// Graphs whose edges only lead to later stages.
-fn forward() -> impl Strategy<Value = Graph> {
+fn any_forward_graph() -> impl Strategy<Value = StageGraph> {
     let stages = prop::collection::vec(1..5_usize, 2..6);
     let edges = prop::collection::btree_set((0..5_usize, 1..5_usize), 0..8);
     let hows = prop::collection::vec(0..3_usize, 8);
@@ -129,19 +315,38 @@ fn forward() -> impl Strategy<Value = Graph> {
     (stages, edges, hows, more).prop_map(|(workers, edges, hows, more)| {
         let count = workers.len();
         let name = |at: usize| format!("s{at}");
-        let stages =
-            workers.iter().enumerate().map(|(at, &workers)| Stage { name: name(at), workers, most: None }).collect();
+        let stages = workers
+            .iter()
+            .enumerate()
+            .map(|(at, &workers)| GraphStage {
+                name: name(at),
+                workers,
+                most: None,
+            })
+            .collect();
         let fits = edges.into_iter().filter(|&(from, by)| from + by < count);
-        let edge = |((from, by), how): ((usize, usize), usize)| Edge {
+        let edge = |((from, by), how): ((usize, usize), usize)| GraphEdge {
             from: name(from),
             to: name(from + by),
-            how: [How::ByKey, How::Broadcast, How::Spread][how],
+            how: [
+                Distribution::ByKey,
+                Distribution::Broadcast,
+                Distribution::Spread,
+            ][how],
             spill: how == 1,
         };
-        let mut graph = Graph { stages, edges: fits.zip(hows).map(edge).collect() };
+        let mut graph = StageGraph {
+            stages,
+            edges: fits.zip(hows).map(edge).collect(),
+        };
         for (stage, more) in graph.stages.iter_mut().zip(more) {
-            let mut into = graph.edges.iter().filter(|edge| edge.to == stage.name).peekable();
-            let may_grow = into.peek().is_some() && into.all(|edge| edge.how == How::Spread);
+            let mut into = graph
+                .edges
+                .iter()
+                .filter(|edge| edge.to == stage.name)
+                .peekable();
+            let may_grow =
+                into.peek().is_some() && into.all(|edge| edge.how == Distribution::Spread);
             stage.most = may_grow.then_some(stage.workers + more);
         }
         graph
@@ -150,22 +355,22 @@ fn forward() -> impl Strategy<Value = Graph> {
 
 proptest! {
     #[test]
-    fn what_only_goes_on_expands(graph in forward()) {
-        let topology = graph.expand(Limits::default()).unwrap();
-        let written: usize = topology.workers.iter().map(|worker| worker.targets().count()).sum();
-        let read: usize = topology.workers.iter().map(|worker| worker.sources().count()).sum();
+    fn what_only_goes_on_expands(graph in any_forward_graph()) {
+        let topology = graph.expand(TopologyLimits::default()).unwrap();
+        let written: usize = topology.workers.iter().map(|worker| worker.target_streams().count()).sum();
+        let read: usize = topology.workers.iter().map(|worker| worker.source_streams().count()).sum();
         prop_assert_eq!(written, read);
-        prop_assert_eq!(topology.workers.len(), graph.stages.iter().map(Stage::most).sum::<usize>());
+        prop_assert_eq!(topology.workers.len(), graph.stages.iter().map(GraphStage::max_workers).sum::<usize>());
         let again = serde_json::to_string(&topology).unwrap();
-        prop_assert_eq!(crate::topology::Topology::from_json(&again).unwrap(), topology);
+        prop_assert_eq!(crate::topology::JobTopology::from_json(&again).unwrap(), topology);
     }
 
     #[test]
-    fn one_edge_back_is_a_cycle(graph in forward(), pick in any::<prop::sample::Index>()) {
+    fn one_edge_back_is_a_cycle(graph in any_forward_graph(), pick in any::<prop::sample::Index>()) {
         prop_assume!(!graph.edges.is_empty());
         let mut graph = graph;
         let turned = pick.get(&graph.edges).clone();
-        graph.edges.push(Edge { from: turned.to, to: turned.from, how: How::Spread, spill: false });
-        prop_assert!(flaws(&graph).iter().any(|flaw| matches!(flaw, Flaw::Cycle(_))));
+        graph.edges.push(GraphEdge { from: turned.to, to: turned.from, how: Distribution::Spread, spill: false });
+        prop_assert!(expansion_errors(&graph).iter().any(|flaw| matches!(flaw, TopologyError::Cycle(_))));
     }
 }

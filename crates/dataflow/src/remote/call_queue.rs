@@ -7,59 +7,70 @@
 use std::collections::{HashMap, HashSet};
 
 /// Calls for attempts to come that wait, at most: a worker has no more producers than sessions at a rendezvous.
-const MOST: usize = 1024;
+const MAX_WAITING_CALLS: usize = 1024;
 
 /// What an edge's call says that it is about.
-pub fn about(attempt: u32) -> String {
+pub fn call_subject(attempt: u32) -> String {
     format!("edge of attempt {attempt}")
 }
 
-/// The attempt; `None`: the call is about something else.
-pub fn attempt(about: &str) -> Option<u32> {
+/// The attempt; `NoConnection`: the call is about something else.
+pub fn subject_attempt(about: &str) -> Option<u32> {
     about.strip_prefix("edge of attempt ")?.parse().ok()
 }
 
 /// See the module's text. `M` is what comes of a call.
 #[derive(Debug)]
-pub struct Calls<M> {
+pub struct CallQueue<M> {
     attempt: u32,
     producers: HashSet<String>,
     waiting: HashMap<String, (u32, M)>,
 }
 
-impl<M> Default for Calls<M> {
+impl<M> Default for CallQueue<M> {
     fn default() -> Self {
-        Self { attempt: 0, producers: HashSet::new(), waiting: HashMap::new() }
+        Self {
+            attempt: 0,
+            producers: HashSet::new(),
+            waiting: HashMap::new(),
+        }
     }
 }
 
-impl<M> Calls<M> {
+impl<M> CallQueue<M> {
     /// An attempt begins, with these producers.
-    pub fn begin(&mut self, attempt: u32, producers: impl IntoIterator<Item = String>) {
+    pub fn begin_attempt(&mut self, attempt: u32, producers: impl IntoIterator<Item = String>) {
         (self.attempt, self.producers) = (attempt, producers.into_iter().collect());
         let (current, producers) = (self.attempt, &self.producers);
-        self.waiting.retain(|from, (of, _)| *of > current || (*of == current && producers.contains(from)));
+        self.waiting
+            .retain(|from, (of, _)| *of > current || (*of == current && producers.contains(from)));
     }
 
     /// Somebody calls; a newer call is in the place of an older one. Back comes what is not answered.
-    pub fn ring(&mut self, from: String, attempt: u32, call: M) -> Option<M> {
-        let known = self.waiting.get(&from);
-        let is_stale = attempt < self.attempt || known.is_some_and(|(other, _)| attempt < *other);
-        let is_strange = attempt == self.attempt && !self.producers.contains(&from);
-        if is_stale || is_strange || (known.is_none() && self.waiting.len() >= MOST) {
+    pub fn add_call(&mut self, from: String, attempt: u32, call: M) -> Option<M> {
+        let previous = self.waiting.get(&from);
+        let is_stale =
+            attempt < self.attempt || previous.is_some_and(|(other, _)| attempt < *other);
+        let is_unknown_producer = attempt == self.attempt && !self.producers.contains(&from);
+        if is_stale
+            || is_unknown_producer
+            || (previous.is_none() && self.waiting.len() >= MAX_WAITING_CALLS)
+        {
             return Some(call);
         }
-        self.waiting.insert(from, (attempt, call)).map(|(_, older)| older)
+        self.waiting
+            .insert(from, (attempt, call))
+            .map(|(_, older)| older)
     }
 
     /// Whether one of that attempt waits.
-    pub fn rings(&self, from: &str, attempt: u32) -> bool {
+    pub fn has_call(&self, from: &str, attempt: u32) -> bool {
         self.waiting.get(from).is_some_and(|(of, _)| *of == attempt)
     }
 
     /// Answers it.
-    pub fn take(&mut self, from: &str, attempt: u32) -> Option<M> {
-        if !self.rings(from, attempt) {
+    pub fn take_call(&mut self, from: &str, attempt: u32) -> Option<M> {
+        if !self.has_call(from, attempt) {
             return None;
         }
         self.waiting.remove(from).map(|(_, call)| call)
@@ -70,49 +81,68 @@ impl<M> Calls<M> {
 mod tests {
     use super::*;
 
-    fn calls() -> Calls<u32> {
-        let mut calls = Calls::default();
-        calls.begin(2, ["a".to_owned(), "b".to_owned()]);
+    fn call_queue() -> CallQueue<u32> {
+        let mut calls = CallQueue::default();
+        calls.begin_attempt(2, ["a".to_owned(), "b".to_owned()]);
         calls
     }
 
     #[test]
-    fn a_producers_newest_call_is_answered_once() {
-        let mut calls = calls();
-        assert_eq!(calls.ring("a".into(), 2, 1), None);
-        assert_eq!(calls.ring("a".into(), 2, 5), Some(1));
-        assert!(calls.rings("a", 2) && !calls.rings("b", 2));
-        assert_eq!((calls.take("a", 2), calls.take("a", 2)), (Some(5), None));
+    fn the_newest_call_of_a_producer_is_answered_once() {
+        let mut calls = call_queue();
+        assert_eq!(calls.add_call("a".into(), 2, 1), None);
+        assert_eq!(calls.add_call("a".into(), 2, 5), Some(1));
+        assert!(calls.has_call("a", 2) && !calls.has_call("b", 2));
+        assert_eq!(
+            (calls.take_call("a", 2), calls.take_call("a", 2)),
+            (Some(5), None)
+        );
     }
 
     #[test]
-    fn who_is_stale_or_no_producer_is_not_answered() {
-        let mut calls = calls();
-        assert_eq!(calls.ring("a".into(), 1, 7), Some(7));
-        assert_eq!(calls.ring("c".into(), 2, 7), Some(7));
-        assert_eq!(calls.ring("a".into(), 3, 8), None);
-        assert_eq!(calls.ring("a".into(), 2, 9), Some(9), "it is ahead already");
+    fn calls_of_past_attempts_and_unknown_producers_are_not_answered() {
+        let mut calls = call_queue();
+        assert_eq!(calls.add_call("a".into(), 1, 7), Some(7));
+        assert_eq!(calls.add_call("c".into(), 2, 7), Some(7));
+        assert_eq!(calls.add_call("a".into(), 3, 8), None);
+        assert_eq!(
+            calls.add_call("a".into(), 2, 9),
+            Some(9),
+            "it is ahead already"
+        );
     }
 
     #[test]
-    fn who_is_ahead_is_answered_when_the_attempt_begins() {
-        let mut calls = calls();
+    fn calls_for_a_later_attempt_are_answered_when_it_begins() {
+        let mut calls = call_queue();
         for (from, attempt) in [("a", 3), ("c", 3), ("d", 4), ("b", 2)] {
-            assert_eq!(calls.ring(from.into(), attempt, attempt), None);
+            assert_eq!(calls.add_call(from.into(), attempt, attempt), None);
         }
-        assert_eq!(calls.take("a", 2), None);
-        calls.begin(3, ["a".to_owned()]);
-        assert_eq!((calls.take("a", 3), calls.take("c", 3), calls.take("b", 2)), (Some(3), None, None));
-        calls.begin(4, ["d".to_owned()]);
-        assert_eq!(calls.take("d", 4), Some(4));
+        assert_eq!(calls.take_call("a", 2), None);
+        calls.begin_attempt(3, ["a".to_owned()]);
+        assert_eq!(
+            (
+                calls.take_call("a", 3),
+                calls.take_call("c", 3),
+                calls.take_call("b", 2)
+            ),
+            (Some(3), None, None)
+        );
+        calls.begin_attempt(4, ["d".to_owned()]);
+        assert_eq!(calls.take_call("d", 4), Some(4));
     }
 
     #[test]
-    fn strangers_do_not_fill_it() {
-        let mut calls = calls();
-        let kept = (0..5000).filter(|number| calls.ring(format!("s.{number}"), 9, 0).is_none()).count();
-        assert_eq!(kept, MOST);
-        assert_eq!(attempt(&about(7)), Some(7));
-        assert_eq!((attempt("edge of attempt x"), attempt("")), (None, None));
+    fn calls_of_unknown_workers_are_limited() {
+        let mut calls = call_queue();
+        let kept = (0..5000)
+            .filter(|number| calls.add_call(format!("s.{number}"), 9, 0).is_none())
+            .count();
+        assert_eq!(kept, MAX_WAITING_CALLS);
+        assert_eq!(subject_attempt(&call_subject(7)), Some(7));
+        assert_eq!(
+            (subject_attempt("edge of attempt x"), subject_attempt("")),
+            (None, None)
+        );
     }
 }

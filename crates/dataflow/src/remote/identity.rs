@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nearpath_ca::{Authority, IssueError};
-use nearpath_p2p::ticket::Job;
+use nearpath_p2p::ticket::JobName;
 use nearpath_types::SpiffeId;
-use nearpath_wire::identity::{BadPem, Credentials, Request, RequestError, Trust, authority_of};
-use nearpath_wire::pair::{Own, Pair, name_of};
-use nearpath_wire::quic::config::ConfigError;
+use nearpath_wire::identity::{
+    CertificateRequest, CertificateRequestError, Credentials, InvalidPem, Trust, parse_authority,
+};
+use nearpath_wire::p2p_tls::{P2pTlsConfig, PeerTlsConfig, worker_dns_name};
+use nearpath_wire::quic::config::TlsConfigError;
 use serde::{Deserialize, Serialize};
 
-use crate::remote::worker_name::{self, BadName};
+use crate::remote::worker_name::{self, InvalidWorkerName};
 
 /// As JSON: everything in PEM.
 #[derive(Serialize, Deserialize)]
-struct Text {
+struct IdentityDocument {
     certificate: String,
     key: String,
     authority: String,
@@ -23,9 +25,9 @@ struct Text {
 
 /// A worker's identity, and whose word it takes for its peers'.
 #[derive(Debug, Clone)]
-pub struct Identity {
+pub struct WorkerIdentity {
     id: SpiffeId,
-    own: Own,
+    own_tls: P2pTlsConfig,
 }
 
 /// Why there is none.
@@ -33,44 +35,74 @@ pub struct Identity {
 #[allow(missing_docs, reason = "each says what it is")]
 pub enum IdentityError {
     #[error("a worker's identity is JSON with `certificate`, `key` and `authority`: {0}")]
-    Form(#[from] serde_json::Error),
+    InvalidJson(#[from] serde_json::Error),
     #[error("a worker's identity cannot be read: {0}")]
-    Pem(#[from] BadPem),
+    InvalidPem(#[from] InvalidPem),
     #[error("the job's authority cannot be trusted: {0}")]
-    Authority(#[from] rustls::Error),
+    UntrustedAuthority(#[from] rustls::Error),
     #[error("a worker's identity is of no use: {0}")]
-    Config(#[from] ConfigError),
+    TlsConfig(#[from] TlsConfigError),
     #[error(transparent)]
-    Name(#[from] BadName),
+    InvalidName(#[from] InvalidWorkerName),
     #[error(transparent)]
-    Request(#[from] RequestError),
+    CertificateRequest(#[from] CertificateRequestError),
     #[error(transparent)]
-    Issue(#[from] IssueError),
+    Issuance(#[from] IssueError),
 }
 
 /// An identity for a worker, from now on for so long.
 ///
 /// # Errors
 /// When the name is none, or the system has no random numbers.
-pub fn issue(authority: &Authority, job: &Job, worker: &str, life: Duration) -> Result<String, IdentityError> {
-    let (id, request) = (worker_name::identity(job, worker)?, Request::new()?);
-    let called = name_of(&id);
-    let issued = authority.issue(request.csr(), &id, &called, SystemTime::now(), life)?;
-    let (certificate, key) = request.complete(id, called, issued).to_pem();
-    Ok(serde_json::to_string(&Text { certificate, key, authority: authority.to_pem() })?)
+pub fn issue_identity(
+    authority: &Authority,
+    job: &JobName,
+    worker: &str,
+    lifetime: Duration,
+) -> Result<String, IdentityError> {
+    let (id, request) = (
+        worker_name::to_spiffe_id(job, worker)?,
+        CertificateRequest::new()?,
+    );
+    let certificate_name = worker_dns_name(&id);
+    let issued = authority.issue(
+        request.csr(),
+        &id,
+        &certificate_name,
+        SystemTime::now(),
+        lifetime,
+    )?;
+    let (certificate, key) = request
+        .into_credentials(id, certificate_name, issued)
+        .to_pem();
+    Ok(serde_json::to_string(&IdentityDocument {
+        certificate,
+        key,
+        authority: authority.to_pem(),
+    })?)
 }
 
-impl Identity {
+impl WorkerIdentity {
     /// Reads one.
     ///
     /// # Errors
     /// When it is none.
-    pub fn read(text: &str) -> Result<Self, IdentityError> {
-        let Text { certificate, key, authority } = serde_json::from_str(text)?;
+    pub fn from_json(text: &str) -> Result<Self, IdentityError> {
+        let IdentityDocument {
+            certificate,
+            key,
+            authority,
+        } = serde_json::from_str(text)?;
         let credentials = Credentials::from_pem(&certificate, &key)?;
-        let trust = Trust::new(&credentials.id.trust_domain, &[authority_of(&authority)?])?;
-        let own = Own::new(&credentials, trust)?;
-        Ok(Self { id: credentials.id, own })
+        let trust = Trust::new(
+            &credentials.id.trust_domain,
+            &[parse_authority(&authority)?],
+        )?;
+        let own = P2pTlsConfig::new(&credentials, trust)?;
+        Ok(Self {
+            id: credentials.id,
+            own_tls: own,
+        })
     }
 
     /// Whose it is.
@@ -79,8 +111,8 @@ impl Identity {
     }
 
     /// For a connection to that peer.
-    pub(crate) fn pair(&self, peer: SpiffeId) -> Arc<Pair> {
-        Arc::new(self.own.with(peer))
+    pub(crate) fn peer_tls(&self, peer: SpiffeId) -> Arc<PeerTlsConfig> {
+        Arc::new(self.own_tls.for_peer(peer))
     }
 }
 
@@ -90,16 +122,35 @@ mod tests {
 
     #[test]
     fn an_identity_is_read_as_it_was_issued() {
-        let job: Job = "sort".parse().unwrap();
-        let authority = Authority::new(job.as_str(), SystemTime::now(), Duration::from_secs(60)).unwrap();
-        let text = issue(&authority, &job, "map.3", Duration::from_secs(60)).unwrap();
-        let read = Identity::read(&text).unwrap();
-        assert_eq!(*read.id(), worker_name::identity(&job, "map.3").unwrap());
+        let job: JobName = "sort".parse().unwrap();
+        let authority =
+            Authority::new(job.as_str(), SystemTime::now(), Duration::from_secs(60)).unwrap();
+        let text = issue_identity(&authority, &job, "map.3", Duration::from_secs(60)).unwrap();
+        let read = WorkerIdentity::from_json(&text).unwrap();
         assert_eq!(
-            *read.pair(worker_name::identity(&job, "map.4").unwrap()).peer(),
-            worker_name::identity(&job, "map.4").unwrap()
+            *read.id(),
+            worker_name::to_spiffe_id(&job, "map.3").unwrap()
         );
-        assert!(Identity::read("{}").unwrap_err().to_string().contains("`certificate`"));
-        assert!(issue(&authority, &"other".parse().unwrap(), "map.3", Duration::from_secs(60)).is_err());
+        assert_eq!(
+            *read
+                .peer_tls(worker_name::to_spiffe_id(&job, "map.4").unwrap())
+                .peer(),
+            worker_name::to_spiffe_id(&job, "map.4").unwrap()
+        );
+        assert!(
+            WorkerIdentity::from_json("{}")
+                .unwrap_err()
+                .to_string()
+                .contains("`certificate`")
+        );
+        assert!(
+            issue_identity(
+                &authority,
+                &"other".parse().unwrap(),
+                "map.3",
+                Duration::from_secs(60)
+            )
+            .is_err()
+        );
     }
 }

@@ -6,145 +6,174 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use nearpath_p2p::message::Report;
+use nearpath_p2p::message::JobReport;
 
-use crate::remote::control_message::{TooLong, cut};
+use crate::remote::control_message::{MessageTooLong, split_message};
 
 /// Reports a second, and how many at once: a seventh of what a rendezvous reads by default; what edges say goes over the same line.
-const PACE: Duration = Duration::from_micros(6667);
-const AT_ONCE: u32 = 1500;
+const REPORT_INTERVAL: Duration = Duration::from_micros(6667);
+const MAX_BURST_REPORTS: u32 = 1500;
 
 /// See the module's text. `W` is whom a letter is for.
 #[derive(Debug)]
-pub struct Outbox<W> {
+pub struct MessageOutbox<W> {
     /// Whose turn it is; each once.
-    turns: VecDeque<W>,
-    waiting: HashMap<W, Vec<Report>>,
+    recipients: VecDeque<W>,
+    pending: HashMap<W, Vec<JobReport>>,
     /// The rest of the letter that has begun: it is not given up for a newer one, or none would arrive.
-    begun: Option<(W, VecDeque<Report>)>,
-    letter: u64,
+    current: Option<(W, VecDeque<JobReport>)>,
+    last_number: u64,
     /// When all that was said would have been said at the pace; see GCRA (ITU-T I.371).
-    paid: Option<Instant>,
+    theoretical_arrival: Option<Instant>,
 }
 
-impl<W> Default for Outbox<W> {
+impl<W> Default for MessageOutbox<W> {
     fn default() -> Self {
-        Self { turns: VecDeque::new(), waiting: HashMap::new(), begun: None, letter: 0, paid: None }
+        Self {
+            recipients: VecDeque::new(),
+            pending: HashMap::new(),
+            current: None,
+            last_number: 0,
+            theoretical_arrival: None,
+        }
     }
 }
 
-impl<W: Clone + Eq + std::hash::Hash> Outbox<W> {
+impl<W: Clone + Eq + std::hash::Hash> MessageOutbox<W> {
     /// Says this, instead of what still waits for the same worker.
     ///
     /// # Errors
     /// When it is too long.
-    pub fn put(&mut self, to: W, text: &str) -> Result<(), TooLong> {
-        self.letter += 1;
-        if self.waiting.insert(to.clone(), cut(self.letter, text)?).is_none() {
-            self.turns.push_back(to);
+    pub fn put_message(&mut self, to: W, text: &str) -> Result<(), MessageTooLong> {
+        self.last_number += 1;
+        if self
+            .pending
+            .insert(to.clone(), split_message(self.last_number, text)?)
+            .is_none()
+        {
+            self.recipients.push_back(to);
         }
         Ok(())
     }
 
     /// The next report; when to come back for it; or nothing to say.
-    pub fn next(&mut self, now: Instant) -> Turn<W> {
-        let paid = self.paid.map_or(now, |paid| paid.max(now));
-        let since = paid - now;
-        if since > PACE * AT_ONCE {
-            return if self.is_empty() { Turn::Nothing } else { Turn::Later(paid - PACE * AT_ONCE) };
+    pub fn next_report(&mut self, now: Instant) -> OutboxStep<W> {
+        let arrival = self.theoretical_arrival.map_or(now, |paid| paid.max(now));
+        let lead = arrival - now;
+        if lead > REPORT_INTERVAL * MAX_BURST_REPORTS {
+            return if self.is_empty() {
+                OutboxStep::Idle
+            } else {
+                OutboxStep::WaitUntil(arrival - REPORT_INTERVAL * MAX_BURST_REPORTS)
+            };
         }
-        let Some((to, report)) = self.report() else { return Turn::Nothing };
-        self.paid = Some(paid + PACE);
-        Turn::Say(to, report)
+        let Some((to, report)) = self.take_report() else {
+            return OutboxStep::Idle;
+        };
+        self.theoretical_arrival = Some(arrival + REPORT_INTERVAL);
+        OutboxStep::Send(to, report)
     }
 
-    fn report(&mut self) -> Option<(W, Report)> {
-        if self.begun.is_none() {
-            let to = self.turns.pop_front()?;
-            let reports = self.waiting.remove(&to)?;
-            self.begun = Some((to, reports.into()));
+    fn take_report(&mut self) -> Option<(W, JobReport)> {
+        if self.current.is_none() {
+            let to = self.recipients.pop_front()?;
+            let reports = self.pending.remove(&to)?;
+            self.current = Some((to, reports.into()));
         }
-        let (to, reports) = self.begun.as_mut()?;
+        let (to, reports) = self.current.as_mut()?;
         let (to, report) = (to.clone(), reports.pop_front()?);
         if reports.is_empty() {
-            self.begun = None;
+            self.current = None;
         }
         Some((to, report))
     }
 
     /// Whether all is said.
     pub fn is_empty(&self) -> bool {
-        self.begun.is_none() && self.turns.is_empty()
+        self.current.is_none() && self.recipients.is_empty()
     }
 }
 
 /// What is to be done.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Turn<W> {
+pub enum OutboxStep<W> {
     /// Say this.
-    Say(W, Report),
+    Send(W, JobReport),
     /// Not before then.
-    Later(Instant),
+    WaitUntil(Instant),
     /// Until there is something.
-    Nothing,
+    Idle,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::remote::control_message::{Opened, Part};
+    use crate::remote::control_message::{MessageAssembly, MessagePart};
 
     /// All that goes out now, by worker.
-    fn all(outbox: &mut Outbox<u8>, now: Instant) -> Vec<(u8, String)> {
-        let (mut opened, mut said) = (HashMap::<u8, Opened>::new(), Vec::new());
-        while let Turn::Say(to, report) = outbox.next(now) {
-            let text = opened.entry(to).or_default().take(Part::read(report).unwrap());
-            said.extend(text.map(|text| (to, text)));
+    fn drain_messages(outbox: &mut MessageOutbox<u8>, now: Instant) -> Vec<(u8, String)> {
+        let (mut assemblies, mut sent) = (HashMap::<u8, MessageAssembly>::new(), Vec::new());
+        while let OutboxStep::Send(to, report) = outbox.next_report(now) {
+            let text = assemblies
+                .entry(to)
+                .or_default()
+                .add_part(MessagePart::from_report(report).unwrap());
+            sent.extend(text.map(|text| (to, text)));
         }
-        said
+        sent
     }
 
     #[test]
-    fn the_newest_goes_and_each_has_its_turn() {
-        let (mut outbox, now) = (Outbox::default(), Instant::now());
+    fn the_newest_message_is_sent_and_recipients_take_turns() {
+        let (mut outbox, now) = (MessageOutbox::default(), Instant::now());
         for (to, text) in [(1, "old"), (2, "two"), (1, "new")] {
-            outbox.put(to, text).unwrap();
+            outbox.put_message(to, text).unwrap();
         }
-        assert_eq!(all(&mut outbox, now), [(1, "new".to_owned()), (2, "two".to_owned())]);
+        assert_eq!(
+            drain_messages(&mut outbox, now),
+            [(1, "new".to_owned()), (2, "two".to_owned())]
+        );
         assert!(outbox.is_empty());
     }
 
     #[test]
-    fn a_letter_that_has_begun_is_finished() {
-        let (mut outbox, now, mut opened) = (Outbox::default(), Instant::now(), Opened::default());
+    fn a_message_that_has_begun_is_finished() {
+        let (mut outbox, now, mut assembly) = (
+            MessageOutbox::default(),
+            Instant::now(),
+            MessageAssembly::default(),
+        );
         let long = "x".repeat(9000);
-        outbox.put(1, &long).unwrap();
-        let mut said = Vec::new();
-        while let Turn::Say(_, report) = outbox.next(now) {
-            if said.is_empty() {
-                outbox.put(1, "newer").unwrap();
+        outbox.put_message(1, &long).unwrap();
+        let mut sent = Vec::new();
+        while let OutboxStep::Send(_, report) = outbox.next_report(now) {
+            if sent.is_empty() {
+                outbox.put_message(1, "newer").unwrap();
             }
-            said.extend(opened.take(Part::read(report).unwrap()));
-            if said.is_empty() {
-                outbox.put(1, "newest").unwrap();
+            sent.extend(assembly.add_part(MessagePart::from_report(report).unwrap()));
+            if sent.is_empty() {
+                outbox.put_message(1, "newest").unwrap();
             }
         }
-        assert_eq!(said, [long, "newer".to_owned()]);
+        assert_eq!(sent, [long, "newer".to_owned()]);
     }
 
     #[test]
-    fn a_line_is_not_made_to_say_more_than_it_may() {
-        let (mut outbox, begin) = (Outbox::default(), Instant::now());
-        let mut said = 0;
+    fn reports_are_paced() {
+        let (mut outbox, begin) = (MessageOutbox::default(), Instant::now());
+        let mut sent = 0;
         for tick in 0..100 {
             let now = begin + Duration::from_millis(100) * tick;
             for to in 0..=255 {
-                outbox.put(to, "state").unwrap();
+                outbox.put_message(to, "state").unwrap();
             }
-            said += all(&mut outbox, now).len();
-            assert!(matches!(outbox.next(now), Turn::Nothing | Turn::Later(_)));
+            sent += drain_messages(&mut outbox, now).len();
+            assert!(matches!(
+                outbox.next_report(now),
+                OutboxStep::Idle | OutboxStep::WaitUntil(_)
+            ));
         }
-        let most = AT_ONCE as usize + 10 * 150;
-        assert!((most - 20..=most + 20).contains(&said), "{said}");
+        let max_sent = MAX_BURST_REPORTS as usize + 10 * 150;
+        assert!((max_sent - 20..=max_sent + 20).contains(&sent), "{sent}");
     }
 }

@@ -4,59 +4,68 @@
 //! of an instance. Where it is not, because a stage is called `word_count` or a worker has no number, letters that a function
 //! cannot have are written as `-` and two hexadecimal digits, behind `x-` (with a number) or `one-` (without).
 
-use nearpath_p2p::ticket::Job;
-use nearpath_types::spiffe::Role;
+use nearpath_p2p::ticket::JobName;
+use nearpath_types::spiffe::SpiffeRole;
 use nearpath_types::{FunctionName, InstanceId, SpiffeId};
 
-const NUMBERED: &str = "x-";
-const SINGLE: &str = "one-";
+const NUMBERED_PREFIX: &str = "x-";
+const SINGLE_PREFIX: &str = "one-";
 
 /// A name that is no worker's elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` cannot be the name of a worker elsewhere: take up to 60 lower-case letters, digits and `-` (others count three times)"
 )]
-pub struct BadName(pub String);
+pub struct InvalidWorkerName(pub String);
 
 /// Who has this name.
 ///
 /// # Errors
 /// When it is too long.
-pub fn identity(job: &Job, name: &str) -> Result<SpiffeId, BadName> {
-    let bad = || BadName(name.chars().take(100).collect());
-    let (function, number) = match numbered(name) {
-        Some((stage, number)) => (plain(stage).unwrap_or_else(|| escaped(NUMBERED, stage)), number),
-        None => (escaped(SINGLE, name), 0),
+pub fn to_spiffe_id(job: &JobName, name: &str) -> Result<SpiffeId, InvalidWorkerName> {
+    let bad = || InvalidWorkerName(name.chars().take(100).collect());
+    let (function, number) = match split_number(name) {
+        Some((stage, number)) => (
+            plain_label(stage).unwrap_or_else(|| escape_label(NUMBERED_PREFIX, stage)),
+            number,
+        ),
+        None => (escape_label(SINGLE_PREFIX, name), 0),
     };
     let function: FunctionName = function.parse().map_err(|_| bad())?;
-    Ok(job.worker(&function, number))
+    Ok(job.worker_identity(&function, number))
 }
 
-/// The name of an identity; `None`: it has none in this job.
-pub fn of(job: &Job, id: &SpiffeId) -> Option<String> {
-    let Role::Instance(function, InstanceId(number)) = &id.role else { return None };
+/// The name of an identity; `NoConnection`: it has none in this job.
+pub fn from_spiffe_id(job: &JobName, id: &SpiffeId) -> Option<String> {
+    let SpiffeRole::Instance(function, InstanceId(number)) = &id.role else {
+        return None;
+    };
     let text = function.name.as_str();
-    let name = match (text.strip_prefix(SINGLE), text.strip_prefix(NUMBERED)) {
-        (Some(rest), _) => unescaped(rest)?,
-        (None, Some(rest)) => format!("{}.{number}", unescaped(rest)?),
+    let name = match (
+        text.strip_prefix(SINGLE_PREFIX),
+        text.strip_prefix(NUMBERED_PREFIX),
+    ) {
+        (Some(rest), _) => unescape_label(rest)?,
+        (None, Some(rest)) => format!("{}.{number}", unescape_label(rest)?),
         (None, None) => format!("{text}.{number}"),
     };
-    (identity(job, &name).as_ref() == Ok(id)).then_some(name)
+    (to_spiffe_id(job, &name).as_ref() == Ok(id)).then_some(name)
 }
 
 /// One spelling only.
-fn numbered(name: &str) -> Option<(&str, u64)> {
+fn split_number(name: &str) -> Option<(&str, u64)> {
     let (stage, digits) = name.rsplit_once('.')?;
     let number: u64 = digits.parse().ok()?;
     (number.to_string() == digits).then_some((stage, number))
 }
 
-fn plain(stage: &str) -> Option<String> {
-    let means_something = stage.starts_with(NUMBERED) || stage.starts_with(SINGLE);
-    (!means_something && stage.parse::<FunctionName>().is_ok()).then(|| stage.to_owned())
+fn plain_label(stage: &str) -> Option<String> {
+    let has_reserved_prefix =
+        stage.starts_with(NUMBERED_PREFIX) || stage.starts_with(SINGLE_PREFIX);
+    (!has_reserved_prefix && stage.parse::<FunctionName>().is_ok()).then(|| stage.to_owned())
 }
 
-fn escaped(prefix: &str, text: &str) -> String {
+fn escape_label(prefix: &str, text: &str) -> String {
     let mut label = prefix.to_owned();
     for byte in text.bytes() {
         match byte {
@@ -67,7 +76,7 @@ fn escaped(prefix: &str, text: &str) -> String {
     label
 }
 
-fn unescaped(label: &str) -> Option<String> {
+fn unescape_label(label: &str) -> Option<String> {
     let (mut bytes, mut rest) = (Vec::new(), label.bytes());
     while let Some(byte) = rest.next() {
         match byte {
@@ -87,25 +96,31 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_people_call_workers() {
-        let job: Job = "sort".parse().unwrap();
+    fn common_worker_names_have_readable_identities() {
+        let job: JobName = "sort".parse().unwrap();
         for (name, id) in [
             ("map.3", "spiffe://sort/ns/job/fn/map/instance/3"),
-            ("word_count.0", "spiffe://sort/ns/job/fn/x-word-5fcount/instance/0"),
+            (
+                "word_count.0",
+                "spiffe://sort/ns/job/fn/x-word-5fcount/instance/0",
+            ),
             ("leader", "spiffe://sort/ns/job/fn/one-leader/instance/0"),
             ("map.03", "spiffe://sort/ns/job/fn/one-map-2e03/instance/0"),
             ("x-a.1", "spiffe://sort/ns/job/fn/x-x-2da/instance/1"),
         ] {
-            assert_eq!(identity(&job, name).unwrap().to_string(), id);
-            assert_eq!(of(&job, &id.parse().unwrap()).as_deref(), Some(name));
+            assert_eq!(to_spiffe_id(&job, name).unwrap().to_string(), id);
+            assert_eq!(
+                from_spiffe_id(&job, &id.parse().unwrap()).as_deref(),
+                Some(name)
+            );
         }
-        let long = identity(&job, &"M".repeat(40)).unwrap_err().to_string();
+        let long = to_spiffe_id(&job, &"M".repeat(40)).unwrap_err().to_string();
         assert!(long.contains("lower-case"), "{long}");
     }
 
     #[test]
-    fn who_is_no_worker_has_no_name() {
-        let job: Job = "sort".parse().unwrap();
+    fn identities_that_are_no_workers_have_no_name() {
+        let job: JobName = "sort".parse().unwrap();
         for id in [
             "spiffe://sort/node/a/gateway",
             "spiffe://other/ns/job/fn/map/instance/3",
@@ -113,16 +128,16 @@ mod tests {
             "spiffe://sort/ns/job/fn/one-leader/instance/1",
             "spiffe://sort/ns/job/fn/x-map/instance/1",
         ] {
-            assert_eq!(of(&job, &id.parse().unwrap()), None, "{id}");
+            assert_eq!(from_spiffe_id(&job, &id.parse().unwrap()), None, "{id}");
         }
     }
 
     proptest! {
         #[test]
         fn no_two_names_are_one_identity(name in "[A-Za-z0-9_-][A-Za-z0-9._-]{0,18}") {
-            let job: Job = "sort".parse().unwrap();
-            let id = identity(&job, &name).unwrap();
-            prop_assert_eq!(of(&job, &id.to_string().parse().unwrap()), Some(name));
+            let job: JobName = "sort".parse().unwrap();
+            let id = to_spiffe_id(&job, &name).unwrap();
+            prop_assert_eq!(from_spiffe_id(&job, &id.to_string().parse().unwrap()), Some(name));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Workers that are started while the job runs: what its coordinator decides, without processes, streams or clock.
 //!
-//! All that there may ever be is in the [`Topology`]; who is [`spare`](crate::topology::Worker::spare) is started when a worker that it
+//! All that there may ever be is in the [`JobTopology`]; who is [`spare`](crate::topology::Worker::spare) is started when a worker that it
 //! reads asks for it, and reads that one alone: its owner. Its consumers open the stream from it, its owner the stream to it.
 //!
 //! A barrier must meet all streams of a worker or none that it does not know of, so streams open only between two checkpoints:
@@ -21,180 +21,262 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::topology::{Topology, Worker};
+use crate::topology::{JobTopology, WorkerSpec};
 
 /// What is known of all workers that may be started in one attempt.
 #[derive(Clone, Debug)]
-pub struct Growth {
+pub struct ScaleOut {
     /// In the topology's order.
-    spares: Vec<Spare>,
+    spares: Vec<SpareWorker>,
     /// Workers that have finished: they ask for nothing more.
     finished: HashSet<String>,
     /// For each worker: its last call, and what it was given.
-    answers: HashMap<String, (u64, usize)>,
+    last_grants: HashMap<String, (u64, usize)>,
 }
 
 #[derive(Clone, Debug)]
-struct Spare {
+struct SpareWorker {
     name: String,
     /// Those that may ask for it, each with its group of outputs in which this one is: in a graph, the stage's name.
-    sources: HashMap<String, String>,
+    requesters: HashMap<String, String>,
     /// Those that will read it whoever its owner is.
-    readers: HashSet<String>,
-    fate: Fate,
+    consumers: HashSet<String>,
+    state: SpareState,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Fate {
-    Free,
+enum SpareState {
+    Available,
     /// To whom.
-    Promised(String),
+    Reserved(String),
     /// Whose it is, and whose word is missing.
     Opening(String, BTreeSet<String>),
     /// Since then; or since a checkpoint, and then its owner knows for itself.
-    There(Option<String>),
+    Running(Option<String>),
     /// Nobody is left who may ask.
-    Never,
+    Unused,
 }
 
 /// What a worker is to be told: everything, each time. To hear it again does no harm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Word {
+pub struct EdgeUpdate {
     /// Inputs that are to be open, by producer.
     pub inputs: Vec<String>,
     /// Outputs that are to be open, by consumer: as soon as that one is there.
     pub outputs: Vec<String>,
     /// Inputs that never open.
-    pub never: Vec<String>,
+    pub unused: Vec<String>,
 }
 
-impl Spare {
-    fn new(worker: &Worker) -> Self {
-        let readers = worker.targets().filter(|to| !to.later).map(|to| to.worker.clone()).collect();
-        Self { name: worker.name.clone(), sources: HashMap::new(), readers, fate: Fate::Free }
+impl SpareWorker {
+    fn new(worker: &WorkerSpec) -> Self {
+        let consumers = worker
+            .target_streams()
+            .filter(|to| !to.later)
+            .map(|to| to.worker.clone())
+            .collect();
+        Self {
+            name: worker.name.clone(),
+            requesters: HashMap::new(),
+            consumers,
+            state: SpareState::Available,
+        }
     }
 
     fn owner(&self) -> Option<&str> {
-        match &self.fate {
-            Fate::Promised(owner) | Fate::Opening(owner, _) | Fate::There(Some(owner)) => Some(owner),
-            Fate::Free | Fate::There(None) | Fate::Never => None,
+        match &self.state {
+            SpareState::Reserved(owner)
+            | SpareState::Opening(owner, _)
+            | SpareState::Running(Some(owner)) => Some(owner),
+            SpareState::Available | SpareState::Running(None) | SpareState::Unused => None,
         }
     }
 
     /// It is there, or on its way.
-    fn opens(&self) -> bool {
-        matches!(self.fate, Fate::Opening(..) | Fate::There(_))
+    fn is_starting_or_running(&self) -> bool {
+        matches!(self.state, SpareState::Opening(..) | SpareState::Running(_))
     }
 }
 
-impl Growth {
+impl ScaleOut {
     /// At the beginning of an attempt: who has taken part in the last checkpoint, and who had finished by then.
-    pub fn new(topology: &Topology, took_part: &HashSet<String>, finished: HashSet<String>) -> Self {
-        let mut spares: Vec<Spare> = topology.workers.iter().filter(|worker| worker.spare).map(Spare::new).collect();
-        let mut places: HashMap<String, &mut Spare> =
-            spares.iter_mut().map(|spare| (spare.name.clone(), spare)).collect();
+    pub fn new(
+        topology: &JobTopology,
+        resumed: &HashSet<String>,
+        finished: HashSet<String>,
+    ) -> Self {
+        let mut spares: Vec<SpareWorker> = topology
+            .workers
+            .iter()
+            .filter(|worker| worker.spare)
+            .map(SpareWorker::new)
+            .collect();
+        let mut by_name: HashMap<String, &mut SpareWorker> = spares
+            .iter_mut()
+            .map(|spare| (spare.name.clone(), spare))
+            .collect();
         for worker in &topology.workers {
-            for to in worker.targets() {
-                if let Some(spare) = places.get_mut(&to.worker) {
-                    spare.sources.insert(worker.name.clone(), to.group.clone().unwrap_or_else(|| to.worker.clone()));
+            for to in worker.target_streams() {
+                if let Some(spare) = by_name.get_mut(&to.worker) {
+                    spare.requesters.insert(
+                        worker.name.clone(),
+                        to.group.clone().unwrap_or_else(|| to.worker.clone()),
+                    );
                 }
             }
         }
-        for spare in spares.iter_mut().filter(|spare| took_part.contains(&spare.name) || finished.contains(&spare.name))
+        for spare in spares
+            .iter_mut()
+            .filter(|spare| resumed.contains(&spare.name) || finished.contains(&spare.name))
         {
-            spare.fate = Fate::There(None);
+            spare.state = SpareState::Running(None);
         }
-        Self { spares, finished, answers: HashMap::new() }
+        Self {
+            spares,
+            finished,
+            last_grants: HashMap::new(),
+        }
     }
 
     /// By the checkpoint from which it goes on, a worker had been given so many of that stage that had not been started by then:
     /// they are promised once more. To be said of all workers before any of them asks.
-    pub fn owe(&mut self, worker: &str, stage: &str, count: usize) {
-        self.promise(worker, stage, count);
+    pub fn restore_reservation(&mut self, worker: &str, stage: &str, count: usize) {
+        self.reserve(worker, stage, count);
     }
 
     /// A worker asks for so many more of a stage that reads it (a group of its outputs): how many it gets. `call` counts its calls;
     /// the last one may be said again, and gets the same answer.
-    pub fn ask(&mut self, worker: &str, call: u64, stage: &str, count: usize) -> usize {
-        match self.answers.get(worker) {
-            Some((last, given)) if *last >= call => *given,
+    pub fn request_workers(
+        &mut self,
+        worker: &str,
+        request: u64,
+        stage: &str,
+        count: usize,
+    ) -> usize {
+        match self.last_grants.get(worker) {
+            Some((last, granted)) if *last >= request => *granted,
             _ => {
-                let given = self.promise(worker, stage, count);
-                self.answers.insert(worker.to_owned(), (call, given));
-                given
+                let granted = self.reserve(worker, stage, count);
+                self.last_grants
+                    .insert(worker.to_owned(), (request, granted));
+                granted
             }
         }
     }
 
-    fn promise(&mut self, worker: &str, stage: &str, count: usize) -> usize {
-        let of_stage = |spare: &Spare| spare.sources.get(worker).is_some_and(|group| group == stage);
-        let free = |spare: &&mut Spare| spare.fate == Fate::Free && of_stage(spare);
-        let given = self.spares.iter_mut().filter(free).take(count);
-        given.map(|spare| spare.fate = Fate::Promised(worker.to_owned())).count()
+    fn reserve(&mut self, worker: &str, stage: &str, count: usize) -> usize {
+        let of_stage = |spare: &SpareWorker| {
+            spare
+                .requesters
+                .get(worker)
+                .is_some_and(|group| group == stage)
+        };
+        let free =
+            |spare: &&mut SpareWorker| spare.state == SpareState::Available && of_stage(spare);
+        let reserved = self.spares.iter_mut().filter(free).take(count);
+        reserved
+            .map(|spare| spare.state = SpareState::Reserved(worker.to_owned()))
+            .count()
     }
 
     /// No checkpoint is under way, and none begins before this returns: what was promised begins to open, and who can never come
     /// any more is known. Whether there is something new to tell.
-    pub fn between(&mut self) -> bool {
+    pub fn between_checkpoints(&mut self) -> bool {
         let mut changed = false;
         for spare in &mut self.spares {
-            if let Fate::Promised(owner) = &spare.fate {
-                let awaited = spare.readers.iter().chain([owner]).filter(|worker| !self.finished.contains(*worker));
-                spare.fate = Fate::Opening(owner.clone(), awaited.cloned().collect());
+            if let SpareState::Reserved(owner) = &spare.state {
+                let awaited = spare
+                    .consumers
+                    .iter()
+                    .chain([owner])
+                    .filter(|worker| !self.finished.contains(*worker));
+                spare.state = SpareState::Opening(owner.clone(), awaited.cloned().collect());
                 changed = true;
             }
         }
-        while self.give_up_one() {
+        while self.mark_one_unused() {
             changed = true;
         }
         changed
     }
 
     /// A spare worker that nobody can ask for any more: all that it reads have finished, or never come themselves.
-    fn give_up_one(&mut self) -> bool {
-        let never = self.spares.iter().filter(|spare| spare.fate == Fate::Never).map(|spare| &spare.name);
-        let gone: HashSet<&String> = never.chain(&self.finished).collect();
-        let silent = |spare: &Spare| spare.fate == Fate::Free && spare.sources.keys().all(|from| gone.contains(from));
-        let Some(at) = self.spares.iter().position(silent) else { return false };
-        self.spares[at].fate = Fate::Never;
+    fn mark_one_unused(&mut self) -> bool {
+        let never = self
+            .spares
+            .iter()
+            .filter(|spare| spare.state == SpareState::Unused)
+            .map(|spare| &spare.name);
+        let unreachable: HashSet<&String> = never.chain(&self.finished).collect();
+        let is_unreachable = |spare: &SpareWorker| {
+            spare.state == SpareState::Available
+                && spare
+                    .requesters
+                    .keys()
+                    .all(|from| unreachable.contains(from))
+        };
+        let Some(at) = self.spares.iter().position(is_unreachable) else {
+            return false;
+        };
+        self.spares[at].state = SpareState::Unused;
         true
     }
 
     /// Whether no checkpoint may begin now.
-    pub fn holds(&self) -> bool {
-        self.spares.iter().any(|spare| matches!(spare.fate, Fate::Opening(..)))
+    pub fn blocks_checkpoints(&self) -> bool {
+        self.spares
+            .iter()
+            .any(|spare| matches!(spare.state, SpareState::Opening(..)))
     }
 
     /// A worker has opened its stream from or to that spare worker.
-    pub fn opened(&mut self, worker: &str, spare: &str) {
-        let Some(spare) = self.spares.iter_mut().find(|other| other.name == spare) else { return };
-        if let Fate::Opening(owner, awaited) = &mut spare.fate {
+    pub fn record_opened(&mut self, worker: &str, spare: &str) {
+        let Some(spare) = self.spares.iter_mut().find(|other| other.name == spare) else {
+            return;
+        };
+        if let SpareState::Opening(owner, awaited) = &mut spare.state {
             awaited.remove(worker);
             if awaited.is_empty() {
-                spare.fate = Fate::There(Some(owner.clone()));
+                spare.state = SpareState::Running(Some(owner.clone()));
             }
         }
     }
 
     /// A worker is through.
-    pub fn finished(&mut self, worker: &str) {
+    pub fn record_finished(&mut self, worker: &str) {
         self.finished.insert(worker.to_owned());
     }
 
     /// What that worker is to be told.
-    pub fn word(&self, worker: &str) -> Word {
-        let names =
-            |of: &dyn Fn(&&Spare) -> bool| self.spares.iter().filter(of).map(|spare| spare.name.clone()).collect();
-        Word {
-            inputs: names(&|spare| spare.opens() && spare.readers.contains(worker)),
-            outputs: names(&|spare| spare.opens() && spare.owner() == Some(worker)),
-            never: names(&|spare| spare.fate == Fate::Never && spare.readers.contains(worker)),
+    pub fn edge_update(&self, worker: &str) -> EdgeUpdate {
+        let names = |of: &dyn Fn(&&SpareWorker) -> bool| {
+            self.spares
+                .iter()
+                .filter(of)
+                .map(|spare| spare.name.clone())
+                .collect()
+        };
+        EdgeUpdate {
+            inputs: names(&|spare| {
+                spare.is_starting_or_running() && spare.consumers.contains(worker)
+            }),
+            outputs: names(&|spare| {
+                spare.is_starting_or_running() && spare.owner() == Some(worker)
+            }),
+            unused: names(&|spare| {
+                spare.state == SpareState::Unused && spare.consumers.contains(worker)
+            }),
         }
     }
 
     /// Workers that were asked for in this attempt and are to run, with their owners.
-    pub fn grown(&self) -> BTreeMap<String, String> {
-        let opens = self.spares.iter().filter(|spare| spare.opens());
-        opens.filter_map(|spare| Some((spare.name.clone(), spare.owner()?.to_owned()))).collect()
+    pub fn started_workers(&self) -> BTreeMap<String, String> {
+        let opens = self
+            .spares
+            .iter()
+            .filter(|spare| spare.is_starting_or_running());
+        opens
+            .filter_map(|spare| Some((spare.name.clone(), spare.owner()?.to_owned())))
+            .collect()
     }
 }

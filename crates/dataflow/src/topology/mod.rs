@@ -3,28 +3,28 @@
 //! This is the published form (Moyer, *Punching Holes in the Cloud*, Virginia Tech 2021): each worker has a `name`, `inputs` and
 //! `outputs`, each of these a `type`: `tcp`, another worker, or one of the user's own. Names of further fields are nearpath's.
 
-mod check;
+mod validation;
 
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use check::{Flaw, Flaws, Limits};
-pub(crate) use check::{cycle, names};
+pub use validation::{TopologyError, TopologyErrors, TopologyLimits};
+pub(crate) use validation::{check_names, find_cycle};
 
 /// All workers of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Topology {
+pub struct JobTopology {
     /// In any order.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerSpec>,
 }
 
 /// One worker: a process, or a function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Worker {
+pub struct WorkerSpec {
     /// Nobody else's in this job: letters, digits, `-`, `_` and `.`.
     pub name: String,
     /// Which code it runs; its own name where nothing is said.
@@ -34,32 +34,32 @@ pub struct Worker {
     #[serde(default, skip_serializing_if = "is_default")]
     pub spare: bool,
     /// Where its items come from.
-    pub inputs: Vec<Port>,
+    pub inputs: Vec<WorkerPort>,
     /// Where they go.
-    pub outputs: Vec<Port>,
+    pub outputs: Vec<WorkerPort>,
 }
 
 /// One input or output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type")]
-pub enum Port {
+pub enum WorkerPort {
     /// A stream from or to another worker, which names this one in turn. The path that carries it is not said here.
     #[serde(rename = "tcp")]
-    Tcp(Stream),
+    Stream(StreamSpec),
     /// The user's: the worker's `input` or `output` is called with these fields.
     #[serde(untagged)]
-    Own(Own),
+    Custom(CustomPort),
 }
 
 /// The other end of a stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stream {
+pub struct StreamSpec {
     /// The other worker.
     pub worker: String,
     /// Of an output: which of the worker's outputs of one group an item goes to.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub how: How,
+    pub how: Distribution,
     /// Of an output: outputs of one group share the items; every group gets them all. The other worker's stage where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
@@ -73,7 +73,7 @@ pub struct Stream {
 
 /// An input or output that is not a stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Own {
+pub struct CustomPort {
     /// The user's word for it.
     #[serde(rename = "type")]
     pub kind: String,
@@ -85,7 +85,7 @@ pub struct Own {
 /// Which worker of the next stage an item goes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum How {
+pub enum Distribution {
     /// The one with the same number.
     OneToOne,
     /// All of them.
@@ -99,7 +99,7 @@ pub enum How {
     Spread,
 }
 
-impl How {
+impl Distribution {
     /// As it is written down.
     pub fn name(self) -> &'static str {
         match self {
@@ -116,63 +116,77 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-impl Topology {
+impl JobTopology {
     /// From JSON.
     ///
     /// # Errors
     /// Text that is not a topology, with line and column.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
         let mut topology: Self = serde_json::from_str(text)?;
-        topology.mark_later();
+        topology.mark_spare_streams();
         Ok(topology)
     }
 
     /// Each stream knows whether its other end is spare.
-    pub(crate) fn mark_later(&mut self) {
-        let spares = self.workers.iter().filter(|worker| worker.spare).map(|worker| worker.name.clone());
+    pub(crate) fn mark_spare_streams(&mut self) {
+        let spares = self
+            .workers
+            .iter()
+            .filter(|worker| worker.spare)
+            .map(|worker| worker.name.clone());
         let spares: HashSet<String> = spares.collect();
-        for port in self.workers.iter_mut().flat_map(|worker| worker.inputs.iter_mut().chain(&mut worker.outputs)) {
-            if let Port::Tcp(stream) = port {
+        for port in self
+            .workers
+            .iter_mut()
+            .flat_map(|worker| worker.inputs.iter_mut().chain(&mut worker.outputs))
+        {
+            if let WorkerPort::Stream(stream) = port {
                 stream.later = spares.contains(&stream.worker);
             }
         }
     }
 
     /// The worker of that name.
-    pub fn worker(&self, name: &str) -> Option<&Worker> {
+    pub fn find_worker(&self, name: &str) -> Option<&WorkerSpec> {
         self.workers.iter().find(|worker| worker.name == name)
     }
 }
 
-impl Worker {
+impl WorkerSpec {
     /// Which code it runs.
-    pub fn stage(&self) -> &str {
+    pub fn stage_name(&self) -> &str {
         self.stage.as_deref().unwrap_or(&self.name)
     }
 
     /// Whom it hears.
-    pub fn sources(&self) -> impl Iterator<Item = &Stream> {
-        self.inputs.iter().filter_map(Port::stream)
+    pub fn source_streams(&self) -> impl Iterator<Item = &StreamSpec> {
+        self.inputs.iter().filter_map(WorkerPort::as_stream)
     }
 
     /// Whom it speaks to.
-    pub fn targets(&self) -> impl Iterator<Item = &Stream> {
-        self.outputs.iter().filter_map(Port::stream)
+    pub fn target_streams(&self) -> impl Iterator<Item = &StreamSpec> {
+        self.outputs.iter().filter_map(WorkerPort::as_stream)
     }
 }
 
-impl Port {
-    fn stream(&self) -> Option<&Stream> {
+impl WorkerPort {
+    fn as_stream(&self) -> Option<&StreamSpec> {
         match self {
-            Self::Tcp(stream) => Some(stream),
-            Self::Own(_) => None,
+            Self::Stream(stream) => Some(stream),
+            Self::Custom(_) => None,
         }
     }
 }
 
-impl Stream {
+impl StreamSpec {
     /// From or to that worker.
-    pub fn with(worker: &str) -> Self {
-        Self { worker: worker.to_owned(), how: How::default(), group: None, spill: false, later: false }
+    pub fn to_worker(worker: &str) -> Self {
+        Self {
+            worker: worker.to_owned(),
+            how: Distribution::default(),
+            group: None,
+            spill: false,
+            later: false,
+        }
     }
 }

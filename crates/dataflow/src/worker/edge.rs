@@ -8,245 +8,397 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::frame::{Frame, HEAD, Head, Kind, Open};
+use crate::frame::{EdgeFrame, FrameHeader, FrameKind, HEADER_BYTES, OpenFrame};
 
-use super::shared::Shared;
-use super::{Connector, End, Failure};
+use super::shared::WorkerShared;
+use super::{EdgeConnector, EdgeEnd, WorkerFailure};
 
 /// Longest time for telling a peer why this end gives up, and for reading why the peer did.
-const FAREWELL: Duration = Duration::from_millis(500);
+const CLOSE_GRACE: Duration = Duration::from_millis(500);
 /// Longest wait of a consumer for the producer to end a stream that is through.
-const CLOSING: Duration = Duration::from_secs(10);
+const PRODUCER_END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why an edge ended before its end.
-enum Trouble {
+enum EdgeError {
     Io(io::Error),
-    Told(String),
-    Broken(String),
+    PeerFailed(String),
+    ProtocolViolation(String),
     /// Another edge, or the user's code: the peer is told.
-    Elsewhere(String),
+    FailedElsewhere(String),
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for EdgeError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl Trouble {
-    fn of(self, peer: &str) -> Option<Failure> {
+impl EdgeError {
+    fn into_failure(self, peer: &str) -> Option<WorkerFailure> {
         let peer = peer.to_owned();
         match self {
-            Self::Io(error) => Some(Failure::Lost { peer, why: error.to_string() }),
-            Self::Told(why) => Some(Failure::Told { peer, why }),
-            Self::Broken(why) => Some(Failure::Broken { peer, why }),
-            Self::Elsewhere(_) => None,
+            Self::Io(error) => Some(WorkerFailure::StreamLost {
+                peer,
+                why: error.to_string(),
+            }),
+            Self::PeerFailed(why) => Some(WorkerFailure::PeerFailed { peer, why }),
+            Self::ProtocolViolation(why) => Some(WorkerFailure::ProtocolViolation { peer, why }),
+            Self::FailedElsewhere(_) => None,
         }
     }
 }
 
 /// The end that sends batches.
-pub(super) async fn produce<C: Connector>(shared: Arc<Shared>, connector: Arc<C>, at: usize) {
+pub(super) async fn run_producer<C: EdgeConnector>(
+    shared: Arc<WorkerShared>,
+    connector: Arc<C>,
+    at: usize,
+) {
     let peer = shared.orders.outputs[at].to.clone();
-    let produced = async {
-        let mut stream = connect(&shared, &*connector, End::Producer, &peer).await?;
-        shared.set_route(End::Producer, at, connector.route(&stream, End::Producer));
-        let open = opening(&shared, &shared.orders.name, &peer, shared.orders.outputs[at].sent + 1);
-        let theirs = exchange(&shared, &mut stream, &open).await?;
-        shared.set_window(at, theirs.window);
+    let result = async {
+        let mut stream = connect_peer(&shared, &*connector, EdgeEnd::Producer, &peer).await?;
+        shared.set_path_probe(
+            EdgeEnd::Producer,
+            at,
+            connector.path_probe(&stream, EdgeEnd::Producer),
+        );
+        let open = open_frame(
+            &shared,
+            &shared.orders.name,
+            &peer,
+            shared.orders.outputs[at].sent + 1,
+        );
+        let theirs = exchange_open(&shared, &mut stream, &open).await?;
+        shared.set_send_window(at, theirs.window);
         let (mut read, mut write) = tokio::io::split(stream);
-        let both =
-            async { tokio::try_join!(heard(send_all(&shared, at, &mut write)), hear_acks(&shared, at, &mut read)) };
-        let done = unless_elsewhere(&shared, both).await;
-        leave(&*connector, told(done, &mut write).await, read.unsplit(write)).await
+        let transfers = async {
+            tokio::try_join!(
+                wait_for_peer_reason(send_frames(&shared, at, &mut write)),
+                receive_acks(&shared, at, &mut read)
+            )
+        };
+        let result = unless_failed(&shared, transfers).await;
+        close_stream(
+            &*connector,
+            report_failure(result, &mut write).await,
+            read.unsplit(write),
+        )
+        .await
     };
-    if let Some(failure) = produced.await.err().and_then(|trouble| trouble.of(&peer)) {
-        shared.give_up(failure);
+    if let Some(failure) = result
+        .await
+        .err()
+        .and_then(|error| error.into_failure(&peer))
+    {
+        shared.record_failure(failure);
     }
 }
 
 /// The end that gets them.
-pub(super) async fn consume<C: Connector>(shared: Arc<Shared>, connector: Arc<C>, at: usize) {
+pub(super) async fn run_consumer<C: EdgeConnector>(
+    shared: Arc<WorkerShared>,
+    connector: Arc<C>,
+    at: usize,
+) {
     let peer = shared.orders.inputs[at].from.clone();
-    let consumed = async {
-        let mut stream = connect(&shared, &*connector, End::Consumer, &peer).await?;
-        shared.set_route(End::Consumer, at, connector.route(&stream, End::Consumer));
+    let result = async {
+        let mut stream = connect_peer(&shared, &*connector, EdgeEnd::Consumer, &peer).await?;
+        shared.set_path_probe(
+            EdgeEnd::Consumer,
+            at,
+            connector.path_probe(&stream, EdgeEnd::Consumer),
+        );
         let next = shared.orders.inputs[at].processed.unwrap_or(0) + 1;
-        exchange(&shared, &mut stream, &opening(&shared, &peer, &shared.orders.name, next)).await?;
+        exchange_open(
+            &shared,
+            &mut stream,
+            &open_frame(&shared, &peer, &shared.orders.name, next),
+        )
+        .await?;
         let (mut read, mut write) = tokio::io::split(stream);
-        let both =
-            async { tokio::try_join!(heard(send_acks(&shared, at, &mut write)), hear_all(&shared, at, &mut read)) };
-        let done = unless_elsewhere(&shared, both).await;
-        let done = told(done, &mut write).await;
-        if done.is_ok() {
-            ended_by_producer(&mut read).await;
+        let transfers = async {
+            tokio::try_join!(
+                wait_for_peer_reason(send_acks(&shared, at, &mut write)),
+                receive_frames(&shared, at, &mut read)
+            )
+        };
+        let result = unless_failed(&shared, transfers).await;
+        let result = report_failure(result, &mut write).await;
+        if result.is_ok() {
+            wait_for_producer_end(&mut read).await;
         }
-        leave(&*connector, done, read.unsplit(write)).await
+        close_stream(&*connector, result, read.unsplit(write)).await
     };
-    if let Some(failure) = consumed.await.err().and_then(|trouble| trouble.of(&peer)) {
-        shared.give_up(failure);
+    if let Some(failure) = result
+        .await
+        .err()
+        .and_then(|error| error.into_failure(&peer))
+    {
+        shared.record_failure(failure);
     }
 }
 
 /// Who can write no more to a peer that has left may still read why it left: that comes first, if it comes.
-async fn heard(sending: impl Future<Output = Result<(), Trouble>>) -> Result<(), Trouble> {
+async fn wait_for_peer_reason(
+    sending: impl Future<Output = Result<(), EdgeError>>,
+) -> Result<(), EdgeError> {
     let sent = sending.await;
-    if let Err(Trouble::Io(_)) = &sent {
-        tokio::time::sleep(FAREWELL).await;
+    if let Err(EdgeError::Io(_)) = &sent {
+        tokio::time::sleep(CLOSE_GRACE).await;
     }
     sent
 }
 
 /// A peer hears why this end gives up, unless it was the peer who did.
-async fn told(done: Result<((), ()), Trouble>, write: &mut (impl AsyncWrite + Unpin)) -> Result<(), Trouble> {
-    if let Err(Trouble::Elsewhere(why) | Trouble::Broken(why)) = &done {
+async fn report_failure(
+    result: Result<((), ()), EdgeError>,
+    write: &mut (impl AsyncWrite + Unpin),
+) -> Result<(), EdgeError> {
+    if let Err(EdgeError::FailedElsewhere(why) | EdgeError::ProtocolViolation(why)) = &result {
         let why: String = why.chars().take(4096).collect();
-        let _ = timeout(FAREWELL, write_frame(write, &Frame::plain(Kind::Fail, why))).await;
+        let _ = timeout(
+            CLOSE_GRACE,
+            write_frame(write, &EdgeFrame::unnumbered(FrameKind::Fail, why)),
+        )
+        .await;
     }
-    done.map(drop)
+    result.map(drop)
 }
 
 /// The producer ends the stream once it has the last acknowledgement. Until then that may be lost with this process.
-async fn ended_by_producer(read: &mut (impl AsyncRead + Unpin)) {
-    let _ = timeout(CLOSING, read.read(&mut [0])).await; // however it ends: this side has all
+async fn wait_for_producer_end(read: &mut (impl AsyncRead + Unpin)) {
+    let _ = timeout(PRODUCER_END_TIMEOUT, read.read(&mut [0])).await; // however it ends: this side has all
 }
 
 /// The peer is not waited for: it has what it needs, or says itself that it has not.
-async fn leave<C: Connector>(connector: &C, done: Result<(), Trouble>, stream: C::Stream) -> Result<(), Trouble> {
-    let _ = timeout(FAREWELL, connector.close(stream)).await;
-    done
+async fn close_stream<C: EdgeConnector>(
+    connector: &C,
+    result: Result<(), EdgeError>,
+    stream: C::Stream,
+) -> Result<(), EdgeError> {
+    let _ = timeout(CLOSE_GRACE, connector.close(stream)).await;
+    result
 }
 
-fn opening(shared: &Shared, from: &str, to: &str, next: u64) -> Open {
+fn open_frame(shared: &WorkerShared, from: &str, to: &str, next: u64) -> OpenFrame {
     let (from, to) = (from.to_owned(), to.to_owned());
-    Open { version: 1, from, to, attempt: shared.orders.attempt, next, window: shared.orders.window }
+    OpenFrame {
+        version: 1,
+        from,
+        to,
+        attempt: shared.orders.attempt,
+        next,
+        window: shared.orders.window,
+    }
 }
 
-async fn connect<C: Connector>(shared: &Shared, connector: &C, end: End, peer: &str) -> Result<C::Stream, Trouble> {
-    let patience = Duration::from_secs_f64(shared.orders.patience);
+async fn connect_peer<C: EdgeConnector>(
+    shared: &WorkerShared,
+    connector: &C,
+    end: EdgeEnd,
+    peer: &str,
+) -> Result<C::Stream, EdgeError> {
+    let connect_timeout = Duration::from_secs_f64(shared.orders.patience);
     let connected = async {
-        let connected = timeout(patience, connector.connect(end, peer)).await;
-        Ok(connected.map_err(|_| late(shared.orders.patience))??)
+        let connected = timeout(connect_timeout, connector.connect(end, peer)).await;
+        Ok(connected.map_err(|_| peer_timeout(shared.orders.patience))??)
     };
-    unless_elsewhere(shared, connected).await
+    unless_failed(shared, connected).await
 }
 
-fn late(patience: f64) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, format!("it did not come within {patience} s"))
+fn peer_timeout(patience: f64) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::TimedOut,
+        format!("it did not come within {patience} s"),
+    )
 }
 
 /// Edges end together: when another one fails, this one has a moment for the frame that it is writing.
-async fn unless_elsewhere<T>(shared: &Shared, work: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+async fn unless_failed<T>(
+    shared: &WorkerShared,
+    work: impl Future<Output = Result<T, EdgeError>>,
+) -> Result<T, EdgeError> {
     tokio::select! {
         done = work => done,
-        why = shared.failed() => Err(Trouble::Elsewhere(why)),
+        why = shared.wait_for_failure() => Err(EdgeError::FailedElsewhere(why)),
     }
 }
 
 /// Both say who they are, and must mean the same place of the same stream.
-async fn exchange<S>(shared: &Shared, stream: &mut S, ours: &Open) -> Result<Open, Trouble>
+async fn exchange_open<S>(
+    shared: &WorkerShared,
+    stream: &mut S,
+    ours: &OpenFrame,
+) -> Result<OpenFrame, EdgeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let text = serde_json::to_vec(ours).map_err(|error| Trouble::Broken(error.to_string()))?;
-    let said = write_frame(stream, &Frame::plain(Kind::Open, text)).await;
-    let frame = timeout(Duration::from_secs_f64(shared.orders.patience), read_frame(stream)).await;
-    let frame = frame.map_err(|_| late(shared.orders.patience))??; // why it left before it was written to, if it did
-    said?;
-    if frame.kind != Kind::Open {
-        return Err(Trouble::Broken(format!("{:?} came first", frame.kind)));
+    let text = serde_json::to_vec(ours)
+        .map_err(|error| EdgeError::ProtocolViolation(error.to_string()))?;
+    let sent = write_frame(stream, &EdgeFrame::unnumbered(FrameKind::Open, text)).await;
+    let frame = timeout(
+        Duration::from_secs_f64(shared.orders.patience),
+        read_frame(stream),
+    )
+    .await;
+    let frame = frame.map_err(|_| peer_timeout(shared.orders.patience))??; // why it left before it was written to, if it did
+    sent?;
+    if frame.kind != FrameKind::Open {
+        return Err(EdgeError::ProtocolViolation(format!(
+            "{:?} came first",
+            frame.kind
+        )));
     }
-    let theirs: Open = serde_json::from_slice(&frame.payload).map_err(|error| Trouble::Broken(error.to_string()))?;
-    let same = |open: &Open| (open.version, open.from.clone(), open.to.clone(), open.attempt, open.next);
+    let theirs: OpenFrame = serde_json::from_slice(&frame.payload)
+        .map_err(|error| EdgeError::ProtocolViolation(error.to_string()))?;
+    let same = |open: &OpenFrame| {
+        (
+            open.version,
+            open.from.clone(),
+            open.to.clone(),
+            open.attempt,
+            open.next,
+        )
+    };
     if same(&theirs) == same(ours) {
         Ok(theirs)
     } else {
-        Err(Trouble::Broken(format!("it opens {theirs:?}, not {ours:?}")))
+        Err(EdgeError::ProtocolViolation(format!(
+            "it opens {theirs:?}, not {ours:?}"
+        )))
     }
 }
 
-async fn send_all(shared: &Shared, at: usize, write: &mut (impl AsyncWrite + Unpin)) -> Result<(), Trouble> {
+async fn send_frames(
+    shared: &WorkerShared,
+    at: usize,
+    write: &mut (impl AsyncWrite + Unpin),
+) -> Result<(), EdgeError> {
     loop {
-        here(shared)?;
-        match shared.pop(at)? {
+        check_running(shared)?;
+        match shared.next_frame(at)? {
             Some(frame) => write_frame(write, &frame).await?,
             None if shared.has_sent_end(at) => return Ok(()),
-            None => shared.something_to_send(at).await,
+            None => shared.wait_for_frame(at).await,
         }
     }
 }
 
-async fn hear_acks(shared: &Shared, at: usize, read: &mut (impl AsyncRead + Unpin)) -> Result<(), Trouble> {
+async fn receive_acks(
+    shared: &WorkerShared,
+    at: usize,
+    read: &mut (impl AsyncRead + Unpin),
+) -> Result<(), EdgeError> {
     loop {
         let frame = read_frame(read).await?;
         match frame.kind {
-            Kind::Ack if shared.acknowledged(at, frame.sequence).map_err(Trouble::Broken)? => return Ok(()),
-            Kind::Ack => {}
-            other => return Err(Trouble::Broken(format!("{other:?} from a consumer"))),
+            FrameKind::Ack
+                if shared
+                    .handle_ack(at, frame.sequence)
+                    .map_err(EdgeError::ProtocolViolation)? =>
+            {
+                return Ok(());
+            }
+            FrameKind::Ack => {}
+            other => {
+                return Err(EdgeError::ProtocolViolation(format!(
+                    "{other:?} from a consumer"
+                )));
+            }
         }
     }
 }
 
-async fn hear_all(shared: &Shared, at: usize, read: &mut (impl AsyncRead + Unpin)) -> Result<(), Trouble> {
+async fn receive_frames(
+    shared: &WorkerShared,
+    at: usize,
+    read: &mut (impl AsyncRead + Unpin),
+) -> Result<(), EdgeError> {
     loop {
         let frame = read_frame(read).await?;
-        let last = frame.kind == Kind::End;
-        shared.push(at, frame).map_err(Trouble::Broken)?;
+        let last = frame.kind == FrameKind::End;
+        shared
+            .receive_frame(at, frame)
+            .map_err(EdgeError::ProtocolViolation)?;
         if last {
             return Ok(());
         }
     }
 }
 
-async fn send_acks(shared: &Shared, at: usize, write: &mut (impl AsyncWrite + Unpin)) -> Result<(), Trouble> {
-    let mut told = shared.processed(at).0;
+async fn send_acks(
+    shared: &WorkerShared,
+    at: usize,
+    write: &mut (impl AsyncWrite + Unpin),
+) -> Result<(), EdgeError> {
+    let mut acknowledged = shared.ack_position(at).0;
     loop {
-        here(shared)?;
-        let (processed, all) = shared.processed(at);
-        if processed > told {
-            told = processed;
-            write_frame(write, &Frame { kind: Kind::Ack, sequence: processed, payload: Bytes::new() }).await?;
+        check_running(shared)?;
+        let (processed, all) = shared.ack_position(at);
+        if processed > acknowledged {
+            acknowledged = processed;
+            write_frame(
+                write,
+                &EdgeFrame {
+                    kind: FrameKind::Ack,
+                    sequence: processed,
+                    payload: Bytes::new(),
+                },
+            )
+            .await?;
         }
         if all {
             return Ok(());
         }
-        shared.something_to_acknowledge(at).await;
+        shared.wait_for_ack(at).await;
     }
 }
 
-fn here(shared: &Shared) -> Result<(), Trouble> {
-    shared.failure().map_or(Ok(()), |failure| Err(Trouble::Elsewhere(failure.to_string())))
+fn check_running(shared: &WorkerShared) -> Result<(), EdgeError> {
+    shared.current_failure().map_or(Ok(()), |failure| {
+        Err(EdgeError::FailedElsewhere(failure.to_string()))
+    })
 }
 
-async fn write_frame(write: &mut (impl AsyncWrite + Unpin), frame: &Frame) -> io::Result<()> {
-    let head = frame.head();
-    let mut rest = Buf::chain(&head[..], &frame.payload[..]);
-    while rest.has_remaining() {
+async fn write_frame(write: &mut (impl AsyncWrite + Unpin), frame: &EdgeFrame) -> io::Result<()> {
+    let header = frame.encode_header();
+    let mut unsent = Buf::chain(&header[..], &frame.payload[..]);
+    while unsent.has_remaining() {
         let mut slices = [IoSlice::new(&[]); 2];
-        let count = rest.chunks_vectored(&mut slices);
+        let count = unsent.chunks_vectored(&mut slices);
         let written = write.write_vectored(&slices[..count]).await?;
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        rest.advance(written);
+        unsent.advance(written);
     }
     write.flush().await
 }
 
 /// A peer's farewell is trouble, like a frame that is none.
-async fn read_frame(read: &mut (impl AsyncRead + Unpin)) -> Result<Frame, Trouble> {
-    let mut head = [0; HEAD];
-    read.read_exact(&mut head).await?;
-    let head = Head::read(&head).map_err(|error| Trouble::Broken(error.to_string()))?;
-    let mut payload = BytesMut::with_capacity(head.length);
-    while payload.len() < head.length {
-        if (&mut *read).take((head.length - payload.len()) as u64).read_buf(&mut payload).await? == 0 {
-            return Err(Trouble::Io(io::ErrorKind::UnexpectedEof.into()));
+async fn read_frame(read: &mut (impl AsyncRead + Unpin)) -> Result<EdgeFrame, EdgeError> {
+    let mut bytes = [0; HEADER_BYTES];
+    read.read_exact(&mut bytes).await?;
+    let header = FrameHeader::parse(&bytes)
+        .map_err(|error| EdgeError::ProtocolViolation(error.to_string()))?;
+    let mut payload = BytesMut::with_capacity(header.length);
+    while payload.len() < header.length {
+        if (&mut *read)
+            .take((header.length - payload.len()) as u64)
+            .read_buf(&mut payload)
+            .await?
+            == 0
+        {
+            return Err(EdgeError::Io(io::ErrorKind::UnexpectedEof.into()));
         }
     }
-    let frame = head.close(payload.freeze()).map_err(|error| Trouble::Broken(error.to_string()))?;
+    let frame = header
+        .into_frame(payload.freeze())
+        .map_err(|error| EdgeError::ProtocolViolation(error.to_string()))?;
     match frame.kind {
-        Kind::Fail => Err(Trouble::Told(String::from_utf8_lossy(&frame.payload).into_owned())),
+        FrameKind::Fail => Err(EdgeError::PeerFailed(
+            String::from_utf8_lossy(&frame.payload).into_owned(),
+        )),
         _ => Ok(frame),
     }
 }

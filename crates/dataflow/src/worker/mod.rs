@@ -27,16 +27,20 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 
-use shared::Shared;
-pub use stats::{EdgeStats, Stats};
+use shared::WorkerShared;
+pub use stats::{EdgeStats, WorkerStats};
 
 /// How a worker gets a stream to another one. Both ends ask: who punches needs both.
-pub trait Connector: Send + Sync + 'static {
+pub trait EdgeConnector: Send + Sync + 'static {
     /// What carries the bytes, already as safe as it is going to be.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// A stream to `peer`, which asks for the other end.
-    fn connect(&self, end: End, peer: &str) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    fn connect(
+        &self,
+        end: EdgeEnd,
+        peer: &str,
+    ) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
     /// Ends a stream that is through, and waits until the peer has what was written, as far as that can be known: not every
     /// stream goes on by itself once it is dropped.
@@ -48,18 +52,21 @@ pub trait Connector: Send + Sync + 'static {
     }
 
     /// How the batches of a stream travel. It is asked now and then, also after the stream's end.
-    fn route(&self, stream: &Self::Stream, end: End) -> Route {
+    fn path_probe(&self, stream: &Self::Stream, end: EdgeEnd) -> EdgePathProbe {
         let _ = (stream, end);
-        Arc::new(|_| Travelled { path: "local", relayed: 0 })
+        Arc::new(|_| EdgePath {
+            path: "local",
+            relayed: 0,
+        })
     }
 }
 
 /// How so many bytes of batches have travelled.
-pub type Route = Arc<dyn Fn(u64) -> Travelled + Send + Sync>;
+pub type EdgePathProbe = Arc<dyn Fn(u64) -> EdgePath + Send + Sync>;
 
 /// How bytes went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Travelled {
+pub struct EdgePath {
     /// The path of most of them: `local`, `punch` or `relay`.
     pub path: &'static str,
     /// Bytes that a relay carried, with what encryption adds to them.
@@ -68,7 +75,7 @@ pub struct Travelled {
 
 /// Which end of an edge is here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum EdgeEnd {
     /// Who sends batches.
     Producer,
     /// Who gets them.
@@ -77,15 +84,15 @@ pub enum End {
 
 /// What a worker is told when it starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Orders {
+pub struct WorkerAssignment {
     /// Its name.
     pub name: String,
     /// Which attempt at the job this is.
     pub attempt: u32,
     /// Whom it hears.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<InputConfig>,
     /// Whom it speaks to.
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<OutputConfig>,
     /// Bytes that may be on their way on each input.
     pub window: usize,
     /// The checkpoint from which it goes on; 0: from the beginning.
@@ -93,17 +100,17 @@ pub struct Orders {
     pub checkpoint: u64,
     /// Where outputs spill to that may, and how many bytes each.
     #[serde(default)]
-    pub spill: Option<SpillTo>,
+    pub spill: Option<SpillConfig>,
     /// Seconds in which every peer must be there.
     pub patience: f64,
 }
 
 /// One stream that comes in.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Input {
+pub struct InputConfig {
     /// Its producer.
     pub from: String,
-    /// The last frame that is processed; `None` when the stream has ended.
+    /// The last frame that is processed; `NoConnection` when the stream has ended.
     pub processed: Option<u64>,
     /// Not there yet: opens by [`Worker::open_input`], if at all.
     #[serde(default)]
@@ -112,7 +119,7 @@ pub struct Input {
 
 /// One stream that goes out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Output {
+pub struct OutputConfig {
     /// Its consumer.
     pub to: String,
     /// The last frame that was sent.
@@ -127,7 +134,7 @@ pub struct Output {
 
 /// A place on disk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SpillTo {
+pub struct SpillConfig {
     /// It exists.
     pub folder: PathBuf,
     /// Bytes, for each edge.
@@ -136,7 +143,7 @@ pub struct SpillTo {
 
 /// Where a worker stands on its edges, at a barrier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Positions {
+pub struct EdgePositions {
     /// In the order of the inputs: the last frame that is processed, or nothing where the stream has ended.
     pub inputs: Vec<Option<u64>>,
     /// In the order of the outputs: the last frame sent, the barrier itself.
@@ -145,7 +152,7 @@ pub struct Positions {
 
 /// What comes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Received {
+pub enum InputEvent {
     /// Process this.
     Batch {
         /// Which of the inputs.
@@ -153,7 +160,7 @@ pub enum Received {
         /// As the producer made it.
         data: Bytes,
     },
-    /// Hand it on ([`Worker::barrier`]) and write down what is known.
+    /// Hand it on ([`Worker::send_barrier`]) and write down what is known.
     Barrier(u64),
     /// All inputs have ended.
     Ended,
@@ -162,38 +169,40 @@ pub enum Received {
 /// Why a worker cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
-pub enum Failure {
+pub enum WorkerFailure {
     #[error("the stream with `{peer}` is gone: {why}; go on from the last checkpoint")]
-    Lost { peer: String, why: String },
+    StreamLost { peer: String, why: String },
     #[error("`{peer}` gave up: {why}")]
-    Told { peer: String, why: String },
+    PeerFailed { peer: String, why: String },
     #[error("`{peer}` sent what it may not: {why}")]
-    Broken { peer: String, why: String },
+    ProtocolViolation { peer: String, why: String },
     #[error("{0}")]
-    Here(String),
+    Local(String),
 }
 
 /// The longest wait for peers to be told that this worker gives up.
-const FAREWELL: Duration = Duration::from_secs(1);
+const FAILURE_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A worker whose streams are being made, or are there.
-pub struct Worker {
-    shared: Arc<Shared>,
+pub struct DataflowWorker {
+    shared: Arc<WorkerShared>,
 }
 
-impl Worker {
+impl DataflowWorker {
     /// Begins to connect; calls wait for the streams as they need them. `connector` is made on the worker's own runtime.
     ///
     /// # Errors
     /// No thread or no runtime.
-    pub fn start<C: Connector>(
-        orders: Orders,
+    pub fn start<C: EdgeConnector>(
+        orders: WorkerAssignment,
         connector: impl FnOnce() -> io::Result<C> + Send + 'static,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(orders));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let shared = Arc::new(WorkerShared::new(orders));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let edges = Arc::clone(&shared);
-        let run = move || runtime.block_on(run(edges, connector));
+        let run = move || runtime.block_on(run_edges(edges, connector));
         thread::Builder::new().name("edges".to_owned()).spawn(run)?;
         Ok(Self { shared })
     }
@@ -202,18 +211,18 @@ impl Worker {
     ///
     /// # Errors
     /// Whatever ended an edge.
-    pub fn receive(&self) -> Result<Received, Failure> {
-        self.shared.receive()
+    pub fn receive_next(&self) -> Result<InputEvent, WorkerFailure> {
+        self.shared.receive_next()
     }
 
     /// What was received is processed, though no more is asked for yet.
-    pub fn processed(&self) {
-        self.shared.finish_reading();
+    pub fn finish_batch(&self) {
+        self.shared.finish_batch();
     }
 
     /// The barrier that begins here: for sources between two batches, and for all when no input is left.
-    pub fn due(&self) -> Option<u64> {
-        self.shared.due()
+    pub fn take_due_barrier(&self) -> Option<u64> {
+        self.shared.take_due_barrier()
     }
 
     /// An input that was to come later is there: its producer is being started. Between two checkpoints only.
@@ -222,8 +231,8 @@ impl Worker {
     }
 
     /// An input that was to come later never does. Between two checkpoints only.
-    pub fn never(&self, input: usize) {
-        self.shared.never(input);
+    pub fn mark_input_unused(&self, input: usize) {
+        self.shared.mark_input_unused(input);
     }
 
     /// An output that was to come later is there: its consumer is, too. Between two checkpoints only.
@@ -232,78 +241,84 @@ impl Worker {
     }
 
     /// Those of some outputs that may be sent to.
-    pub fn open_of(&self, outputs: &[usize]) -> Vec<usize> {
-        self.shared.open_of(outputs)
+    pub fn open_outputs(&self, outputs: &[usize]) -> Vec<usize> {
+        self.shared.open_outputs(outputs)
     }
 
     /// The job begins a checkpoint.
-    pub fn trigger(&self, checkpoint: u64) {
-        self.shared.trigger(checkpoint);
+    pub fn trigger_checkpoint(&self, checkpoint: u64) {
+        self.shared.trigger_checkpoint(checkpoint);
     }
 
     /// To one output; waits for room, or for the disk where the edge spills.
     ///
     /// # Errors
     /// Whatever ended an edge; a batch that is longer than a frame.
-    pub fn send(&self, output: usize, batch: Bytes) -> Result<(), Failure> {
-        self.shared.send(output, batch)
+    pub fn send_batch(&self, output: usize, batch: Bytes) -> Result<(), WorkerFailure> {
+        self.shared.send_batch(output, batch)
     }
 
     /// Cuts all outputs here. Where the worker stands now belongs in its state.
     ///
     /// # Errors
     /// Whatever ended an edge.
-    pub fn barrier(&self, checkpoint: u64) -> Result<Positions, Failure> {
-        self.shared.barrier(checkpoint)
+    pub fn send_barrier(&self, checkpoint: u64) -> Result<EdgePositions, WorkerFailure> {
+        self.shared.send_barrier(checkpoint)
     }
 
     /// Ends all outputs that are open, and waits until their consumers have processed all. No other one opens any more.
     ///
     /// # Errors
     /// Whatever ended an edge.
-    pub fn finish(&self) -> Result<(), Failure> {
-        self.shared.finish()
+    pub fn finish_outputs(&self) -> Result<(), WorkerFailure> {
+        self.shared.finish_outputs()
     }
 
     /// Tells all peers why this worker cannot go on. They have a second to hear it.
-    pub fn fail(&self, why: &str) {
-        self.shared.give_up(Failure::Here(why.to_owned()));
-        self.shared.wait_until_closed(FAREWELL);
+    pub fn fail_with_reason(&self, why: &str) {
+        self.shared
+            .record_failure(WorkerFailure::Local(why.to_owned()));
+        self.shared.wait_until_closed(FAILURE_REPORT_TIMEOUT);
     }
 
     /// What went over each edge, and how long was waited.
-    pub fn stats(&self) -> Stats {
-        self.shared.stats()
+    pub fn stats(&self) -> WorkerStats {
+        self.shared.snapshot_stats()
     }
 }
 
-impl Drop for Worker {
+impl Drop for DataflowWorker {
     fn drop(&mut self) {
-        self.shared.give_up(Failure::Here("the worker ended before its streams".to_owned()));
+        self.shared.record_failure(WorkerFailure::Local(
+            "the worker ended before its streams".to_owned(),
+        ));
     }
 }
 
 /// All edges, until each is through or one fails, and no other one can come.
-async fn run<C: Connector>(shared: Arc<Shared>, connector: impl FnOnce() -> io::Result<C>) {
+async fn run_edges<C: EdgeConnector>(
+    shared: Arc<WorkerShared>,
+    connector: impl FnOnce() -> io::Result<C>,
+) {
     let connector = match connector() {
         Ok(connector) => Arc::new(connector),
-        Err(error) => return shared.give_up(Failure::Here(error.to_string())),
+        Err(error) => return shared.record_failure(WorkerFailure::Local(error.to_string())),
     };
     let mut edges = JoinSet::new();
     loop {
-        for (end, at) in shared.opened() {
+        for (end, at) in shared.take_unstarted_edges() {
             let (shared, connector) = (Arc::clone(&shared), Arc::clone(&connector));
             match end {
-                End::Consumer => edges.spawn(edge::consume(shared, connector, at)),
-                End::Producer => edges.spawn(edge::produce(shared, connector, at)),
+                EdgeEnd::Consumer => edges.spawn(edge::run_consumer(shared, connector, at)),
+                EdgeEnd::Producer => edges.spawn(edge::run_producer(shared, connector, at)),
             };
         }
-        if edges.is_empty() && !shared.may_open_more() {
-            return shared.close();
+        if edges.is_empty() && !shared.can_open_more() {
+            return shared.mark_closed();
         }
         tokio::select! {
             Some(_) = edges.join_next() => {}
-            () = shared.something_opened() => {}
+            () = shared.wait_for_edges() => {}
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What the user's thread and the edges share: one lock, taken once a batch by each.
 
-mod edges;
-mod later;
-mod user;
+mod edge_calls;
+mod pending_edges;
+mod user_calls;
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,202 +11,242 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
-use crate::flow::{Merge, Outgoing, Start};
-use crate::frame::Frame;
-use crate::spill::Spill;
+use crate::flow::{InputMerge, InputStart, SendWindow};
+use crate::frame::EdgeFrame;
+use crate::spill::SpillQueue;
 
-use super::{EdgeStats, End, Failure, Input, Orders, Route, Stats};
+use super::{
+    EdgeEnd, EdgePathProbe, EdgeStats, InputConfig, WorkerAssignment, WorkerFailure, WorkerStats,
+};
 
 /// How long an edge may go on with the frame that it is writing, once another one has failed.
-const HALF_A_FRAME: Duration = Duration::from_millis(200);
+const FRAME_WRITE_GRACE: Duration = Duration::from_millis(200);
 
-pub(super) struct Shared {
-    pub(super) orders: Orders,
-    state: Mutex<State>,
+pub(super) struct WorkerShared {
+    pub(super) orders: WorkerAssignment,
+    state: Mutex<EdgesState>,
     /// Something came, or an edge failed.
-    arrived: Condvar,
+    input_ready: Condvar,
     /// Something was acknowledged, or an edge failed.
-    room: Condvar,
+    room_ready: Condvar,
     /// For each input: there is something to acknowledge.
-    acks: Vec<Notify>,
+    ack_ready: Vec<Notify>,
     /// For each output: there is something to send.
-    sends: Vec<Notify>,
+    send_ready: Vec<Notify>,
     /// An edge is to be made, or none will be any more.
-    edges: Notify,
+    edges_changed: Notify,
     /// Somebody failed.
-    failed: watch::Sender<bool>,
+    failed_flag: watch::Sender<bool>,
 }
 
-struct State {
-    merge: Merge<Bytes>,
-    outputs: Vec<Out>,
+struct EdgesState {
+    merge: InputMerge<Bytes>,
+    outputs: Vec<OutputState>,
     /// For each input: bytes that came since the reader's last word to the edge.
-    unacked: Vec<usize>,
-    reading: Option<usize>,
-    failure: Option<Failure>,
+    unacked_bytes: Vec<usize>,
+    current_input: Option<usize>,
+    failure: Option<WorkerFailure>,
     /// Edges that nobody has begun to make.
-    opened: Vec<(End, usize)>,
+    unstarted_edges: Vec<(EdgeEnd, usize)>,
     /// No output opens any more.
-    finishing: bool,
-    closed: bool,
-    stats: Stats,
+    is_finishing: bool,
+    is_closed: bool,
+    stats: WorkerStats,
     /// What the user's thread waits for now, and since when.
-    waits: Option<(Wait, Instant)>,
+    current_wait: Option<(WaitReason, Instant)>,
     /// Of the inputs and of the outputs, once there is a stream.
-    routes: [Vec<Option<Route>>; 2],
+    path_probes: [Vec<Option<EdgePathProbe>>; 2],
 }
 
 #[derive(Clone, Copy)]
-enum Wait {
+enum WaitReason {
     Input,
     Room,
 }
 
-impl Stats {
-    fn waited(&mut self, wait: Wait, since: Instant) {
+impl WorkerStats {
+    fn add_wait(&mut self, wait: WaitReason, since: Instant) {
         let waited = match wait {
-            Wait::Input => &mut self.waited_for_input,
-            Wait::Room => &mut self.waited_for_room,
+            WaitReason::Input => &mut self.waited_for_input,
+            WaitReason::Room => &mut self.waited_for_room,
         };
         *waited += since.elapsed().as_secs_f64();
     }
 }
 
-struct Out {
-    flow: Outgoing,
+struct OutputState {
+    window: SendWindow,
     /// Has a number, waits for the socket.
-    queue: VecDeque<Frame>,
-    spill: Option<Spill>,
+    send_queue: VecDeque<EdgeFrame>,
+    spill: Option<SpillQueue>,
     /// Its consumer is there.
-    open: bool,
-    ended: bool,
+    is_open: bool,
+    end_sent: bool,
 }
 
-impl Out {
+impl OutputState {
     /// The last frame that was sent, be it to disk.
-    fn position(&self) -> u64 {
-        self.flow.next() - 1 + self.spill.as_ref().map_or(0, |spill| spill.len() as u64)
+    fn last_sequence(&self) -> u64 {
+        self.window.next_sequence() - 1 + self.spill.as_ref().map_or(0, |spill| spill.len() as u64)
     }
 }
 
-fn start(input: &Input) -> Start {
+fn input_start(input: &InputConfig) -> InputStart {
     match input.processed {
-        _ if input.later => Start::Later,
-        Some(processed) => Start::After(processed),
-        None => Start::Ended,
+        _ if input.later => InputStart::Undecided,
+        Some(processed) => InputStart::After(processed),
+        None => InputStart::Ended,
     }
 }
 
 /// Those that are there from the beginning.
-fn first(orders: &Orders) -> Vec<(End, usize)> {
-    let inputs = orders.inputs.iter().enumerate().filter(|(_, input)| matches!(start(input), Start::After(_)));
-    let outputs = orders.outputs.iter().enumerate().filter(|(_, output)| !output.later);
-    inputs.map(|(at, _)| (End::Consumer, at)).chain(outputs.map(|(at, _)| (End::Producer, at))).collect()
+fn initial_edges(orders: &WorkerAssignment) -> Vec<(EdgeEnd, usize)> {
+    let inputs = orders
+        .inputs
+        .iter()
+        .enumerate()
+        .filter(|(_, input)| matches!(input_start(input), InputStart::After(_)));
+    let outputs = orders
+        .outputs
+        .iter()
+        .enumerate()
+        .filter(|(_, output)| !output.later);
+    inputs
+        .map(|(at, _)| (EdgeEnd::Consumer, at))
+        .chain(outputs.map(|(at, _)| (EdgeEnd::Producer, at)))
+        .collect()
 }
 
-impl Shared {
-    pub(super) fn new(orders: Orders) -> Self {
-        let outputs = orders.outputs.iter().map(|output| Out {
-            flow: Outgoing::new(output.sent + 1, orders.window),
-            queue: VecDeque::new(),
+impl WorkerShared {
+    pub(super) fn new(orders: WorkerAssignment) -> Self {
+        let outputs = orders.outputs.iter().map(|output| OutputState {
+            window: SendWindow::new(output.sent + 1, orders.window),
+            send_queue: VecDeque::new(),
             spill: None,
-            open: !output.later,
-            ended: false,
+            is_open: !output.later,
+            end_sent: false,
         });
-        let stats = |peer: &String| EdgeStats { peer: peer.clone(), ..EdgeStats::default() };
-        let stats = Stats {
-            inputs: orders.inputs.iter().map(|input| stats(&input.from)).collect(),
-            outputs: orders.outputs.iter().map(|output| stats(&output.to)).collect(),
-            ..Stats::default()
+        let stats = |peer: &String| EdgeStats {
+            peer: peer.clone(),
+            ..EdgeStats::default()
         };
-        let state = State {
-            merge: Merge::new(orders.inputs.iter().map(start), orders.checkpoint),
+        let stats = WorkerStats {
+            inputs: orders
+                .inputs
+                .iter()
+                .map(|input| stats(&input.from))
+                .collect(),
+            outputs: orders
+                .outputs
+                .iter()
+                .map(|output| stats(&output.to))
+                .collect(),
+            ..WorkerStats::default()
+        };
+        let state = EdgesState {
+            merge: InputMerge::new(orders.inputs.iter().map(input_start), orders.checkpoint),
             outputs: outputs.collect(),
-            unacked: vec![0; orders.inputs.len()],
-            reading: None,
+            unacked_bytes: vec![0; orders.inputs.len()],
+            current_input: None,
             failure: None,
-            opened: first(&orders),
-            finishing: false,
-            closed: false,
-            waits: None,
-            routes: [vec![None; orders.inputs.len()], vec![None; orders.outputs.len()]],
+            unstarted_edges: initial_edges(&orders),
+            is_finishing: false,
+            is_closed: false,
+            current_wait: None,
+            path_probes: [
+                vec![None; orders.inputs.len()],
+                vec![None; orders.outputs.len()],
+            ],
             stats,
         };
         Self {
             state: Mutex::new(state),
-            arrived: Condvar::new(),
-            room: Condvar::new(),
-            acks: orders.inputs.iter().map(|_| Notify::new()).collect(),
-            sends: orders.outputs.iter().map(|_| Notify::new()).collect(),
-            edges: Notify::new(),
-            failed: watch::Sender::new(false),
+            input_ready: Condvar::new(),
+            room_ready: Condvar::new(),
+            ack_ready: orders.inputs.iter().map(|_| Notify::new()).collect(),
+            send_ready: orders.outputs.iter().map(|_| Notify::new()).collect(),
+            edges_changed: Notify::new(),
+            failed_flag: watch::Sender::new(false),
             orders,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, EdgesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn stats(&self) -> Stats {
+    pub(super) fn snapshot_stats(&self) -> WorkerStats {
         let state = self.lock();
         let mut stats = state.stats.clone();
-        if let Some((wait, since)) = state.waits {
-            stats.waited(wait, since);
+        if let Some((wait, since)) = state.current_wait {
+            stats.add_wait(wait, since);
         }
         let edges = stats.inputs.iter_mut().chain(&mut stats.outputs);
-        for (edge, route) in edges.zip(state.routes.iter().flatten()) {
-            let Some(travelled) = route.as_ref().map(|route| route(edge.bytes)) else { continue };
+        for (edge, route) in edges.zip(state.path_probes.iter().flatten()) {
+            let Some(travelled) = route.as_ref().map(|route| route(edge.bytes)) else {
+                continue;
+            };
             (edge.path, edge.relayed) = (travelled.path, travelled.relayed);
         }
         stats
     }
 
     /// The first failure is the one that is told. Everybody who waits wakes up.
-    pub(super) fn give_up(&self, failure: Failure) {
+    pub(super) fn record_failure(&self, failure: WorkerFailure) {
         let mut state = self.lock();
-        if !state.closed {
+        if !state.is_closed {
             state.failure.get_or_insert(failure);
         }
-        self.failed.send_replace(true);
-        self.edges.notify_one();
-        self.arrived.notify_all();
-        self.room.notify_all();
-        for notify in self.acks.iter().chain(&self.sends) {
+        self.failed_flag.send_replace(true);
+        self.edges_changed.notify_one();
+        self.input_ready.notify_all();
+        self.room_ready.notify_all();
+        for notify in self.ack_ready.iter().chain(&self.send_ready) {
             notify.notify_one();
         }
     }
 
-    pub(super) fn close(&self) {
-        self.lock().closed = true;
-        self.arrived.notify_all();
-        self.room.notify_all();
+    pub(super) fn mark_closed(&self) {
+        self.lock().is_closed = true;
+        self.input_ready.notify_all();
+        self.room_ready.notify_all();
     }
 
     /// Until some while after a failure. Why.
-    pub(super) async fn failed(&self) -> String {
-        let _ = self.failed.subscribe().wait_for(|failed| *failed).await;
-        tokio::time::sleep(HALF_A_FRAME).await;
-        self.failure().map_or_else(String::new, |failure| failure.to_string())
+    pub(super) async fn wait_for_failure(&self) -> String {
+        let _ = self
+            .failed_flag
+            .subscribe()
+            .wait_for(|failed| *failed)
+            .await;
+        tokio::time::sleep(FRAME_WRITE_GRACE).await;
+        self.current_failure()
+            .map_or_else(String::new, |failure| failure.to_string())
     }
 
-    pub(super) fn failure(&self) -> Option<Failure> {
+    pub(super) fn current_failure(&self) -> Option<WorkerFailure> {
         self.lock().failure.clone()
     }
 }
 
-impl State {
-    fn sound(&self) -> Result<(), Failure> {
+impl EdgesState {
+    fn check_failure(&self) -> Result<(), WorkerFailure> {
         self.failure.clone().map_or(Ok(()), Err)
     }
 }
 
 /// Until there is news; stats that are asked for meanwhile have the wait in them.
-fn wait<'a>(news: &Condvar, mut state: MutexGuard<'a, State>, wait: Wait) -> MutexGuard<'a, State> {
+fn wait_for<'a>(
+    condition: &Condvar,
+    mut state: MutexGuard<'a, EdgesState>,
+    wait: WaitReason,
+) -> MutexGuard<'a, EdgesState> {
     let since = Instant::now();
-    state.waits = Some((wait, since));
-    state = news.wait(state).unwrap_or_else(PoisonError::into_inner);
-    state.waits = None;
-    state.stats.waited(wait, since);
+    state.current_wait = Some((wait, since));
+    state = condition
+        .wait(state)
+        .unwrap_or_else(PoisonError::into_inner);
+    state.current_wait = None;
+    state.stats.add_wait(wait, since);
     state
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// Of one worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Stats {
+pub struct WorkerStats {
     /// In the order of the inputs.
     pub inputs: Vec<EdgeStats>,
     /// In the order of the outputs.

@@ -15,66 +15,83 @@ use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-use super::Guest;
-use super::backend::Line;
-use super::cached::Copying;
-use nearpath_connpool::counters::Ledger;
-use nearpath_connpool::idle::Kept;
+use super::HttpSession;
+use super::backend::HttpBackend;
+use super::cache_exchange::BodyCopy;
+use nearpath_connpool::counters::DestinationCounters;
+use nearpath_connpool::idle::UsedConnection;
 
 /// Longest wait for a destination to ask for a body, as curl does it; it may know nothing of `100-continue`.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the client sends.
 #[derive(Debug)]
-pub(super) enum Upload {
+pub(super) enum HttpRequestBody {
     /// Nothing.
     Empty,
     /// A body, once it is asked for.
-    Body { body: Incoming, gate: Option<Gate>, ledger: Rc<Ledger> },
+    Body {
+        body: Incoming,
+        gate: Option<ContinueGate>,
+        ledger: Rc<DestinationCounters>,
+    },
 }
 
 /// Opens when the destination says `100 Continue`, or nothing for a while. When it answers without having asked, the body never flows, and the connection
 /// ends with the answer.
 #[derive(Debug)]
-pub(super) struct Gate {
-    asked: oneshot::Receiver<()>,
-    over: oneshot::Receiver<()>,
-    patience: Pin<Box<Sleep>>,
+pub(super) struct ContinueGate {
+    requested: oneshot::Receiver<()>,
+    response_end: oneshot::Receiver<()>,
+    timeout: Pin<Box<Sleep>>,
 }
 
 /// Dropped when the answer has ended.
-pub(super) type Over = oneshot::Sender<()>;
+pub(super) type ResponseEndGuard = oneshot::Sender<()>;
 
-impl Gate {
+impl ContinueGate {
     /// A closed one, what opens it, and what is dropped when the answer has ended.
-    pub(super) fn new() -> (Self, oneshot::Sender<()>, Over) {
+    pub(super) fn new() -> (Self, oneshot::Sender<()>, ResponseEndGuard) {
         let ((opens, asked), (ends, over)) = (oneshot::channel(), oneshot::channel());
-        (Self { asked, over, patience: Box::pin(tokio::time::sleep(PATIENCE)) }, opens, ends)
+        (
+            Self {
+                requested: asked,
+                response_end: over,
+                timeout: Box::pin(tokio::time::sleep(CONTINUE_TIMEOUT)),
+            },
+            opens,
+            ends,
+        )
     }
 
     /// An error when the body is not wanted any more.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let answered = match self.asked.is_terminated() {
+        let answered = match self.requested.is_terminated() {
             true => true,
-            false => match Pin::new(&mut self.asked).poll(cx) {
+            false => match Pin::new(&mut self.requested).poll(cx) {
                 Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
                 Poll::Ready(Err(_)) => true,
                 Poll::Pending => false,
             },
         };
         if !answered {
-            return self.patience.as_mut().poll(cx).map(Ok);
+            return self.timeout.as_mut().poll(cx).map(Ok);
         }
-        let _ = ready!(Pin::new(&mut self.over).poll(cx));
-        Poll::Ready(Err(io::Error::other("answered before its body was asked for")))
+        let _ = ready!(Pin::new(&mut self.response_end).poll(cx));
+        Poll::Ready(Err(io::Error::other(
+            "answered before its body was asked for",
+        )))
     }
 }
 
-impl Body for Upload {
+impl Body for HttpRequestBody {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
             Self::Body { body, gate, ledger } => {
@@ -82,8 +99,10 @@ impl Body for Upload {
                     ready!(closed.poll_open(cx))?;
                     *gate = None;
                 }
-                let frame = ready!(Pin::new(body).poll_frame(cx)).transpose().map_err(io::Error::other)?;
-                count(&ledger.sent, frame.as_ref());
+                let frame = ready!(Pin::new(body).poll_frame(cx))
+                    .transpose()
+                    .map_err(io::Error::other)?;
+                count_bytes(&ledger.sent_bytes, frame.as_ref());
                 Poll::Ready(frame.map(Ok))
             }
         }
@@ -105,82 +124,120 @@ impl Body for Upload {
 }
 
 /// What the client gets.
-pub(super) enum Download {
+pub(super) enum HttpResponseBody {
     /// From the destination; its connection goes back when it has ended. Dropped before, it takes the connection along.
-    Body { body: Incoming, guest: Rc<Guest>, line: Option<Kept<Line>>, over: Option<Over>, copying: Option<Copying> },
+    Body {
+        body: Incoming,
+        guest: Rc<HttpSession>,
+        line: Option<UsedConnection<HttpBackend>>,
+        over: Option<ResponseEndGuard>,
+        copying: Option<BodyCopy>,
+    },
     /// From the pool.
-    Own(Full<Bytes>),
+    Local(Full<Bytes>),
 }
 
-impl Download {
+impl HttpResponseBody {
     /// The body of a response that came over `line`.
     pub(super) fn new(
         body: Incoming,
-        guest: Rc<Guest>,
-        line: Kept<Line>,
-        over: Option<Over>,
-        copying: Option<Copying>,
+        guest: Rc<HttpSession>,
+        line: UsedConnection<HttpBackend>,
+        over: Option<ResponseEndGuard>,
+        copying: Option<BodyCopy>,
     ) -> Self {
-        let mut new = Self::Body { body, guest, line: Some(line), over, copying };
-        new.pass_on(false);
+        let mut new = Self::Body {
+            body,
+            guest,
+            line: Some(line),
+            over,
+            copying,
+        };
+        new.release_if_ended(false);
         new
     }
 
     /// Gives the connection back, if nothing more comes; then the copy is whole.
-    fn pass_on(&mut self, ended: bool) {
-        let Self::Body { body, guest, line, over, copying } = self else { return };
+    fn release_if_ended(&mut self, ended: bool) {
+        let Self::Body {
+            body,
+            guest,
+            line,
+            over,
+            copying,
+        } = self
+        else {
+            return;
+        };
         if (ended || body.is_end_stream())
             && let Some(line) = line.take()
         {
             drop(over.take());
-            copying.take().into_iter().for_each(Copying::end);
-            tokio::task::spawn_local(back(guest.clone(), line));
+            copying.take().into_iter().for_each(BodyCopy::finish);
+            tokio::task::spawn_local(return_backend(guest.clone(), line));
         }
     }
 }
 
-fn count(counter: &Cell<u64>, frame: Option<&Frame<Bytes>>) {
+fn count_bytes(counter: &Cell<u64>, frame: Option<&Frame<Bytes>>) {
     let data = frame.and_then(Frame::data_ref);
-    Ledger::count(counter, data.map_or(0, |data| data.len() as u64));
+    DestinationCounters::increase(counter, data.map_or(0, |data| data.len() as u64));
 }
 
 /// Gives a connection back once its request, too, is written.
-async fn back(guest: Rc<Guest>, mut line: Kept<Line>) {
-    if line.item.sender.ready().await.is_ok() {
-        guest.give_back(line);
+async fn return_backend(guest: Rc<HttpSession>, mut line: UsedConnection<HttpBackend>) {
+    if line.connection.sender.ready().await.is_ok() {
+        guest.release_backend(line);
     }
 }
 
-impl Body for Download {
+impl Body for HttpResponseBody {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let (body, guest, copying) = match &mut *self {
-            Self::Own(full) => return Pin::new(full).poll_frame(cx).map_err(|never| match never {}),
-            Self::Body { body, guest, copying, .. } => (body, guest, copying),
+            Self::Local(full) => {
+                return Pin::new(full)
+                    .poll_frame(cx)
+                    .map_err(|never| match never {});
+            }
+            Self::Body {
+                body,
+                guest,
+                copying,
+                ..
+            } => (body, guest, copying),
         };
-        let frame = ready!(Pin::new(body).poll_frame(cx)).transpose().map_err(io::Error::other)?;
-        count(&guest.visit.upstream.ledger.received, frame.as_ref());
+        let frame = ready!(Pin::new(body).poll_frame(cx))
+            .transpose()
+            .map_err(io::Error::other)?;
+        count_bytes(
+            &guest.context.upstream.counters.received_bytes,
+            frame.as_ref(),
+        );
         if let Some(frame) = &frame {
-            *copying = copying.take().and_then(|copying| copying.with(frame));
+            *copying = copying.take().and_then(|copying| copying.push_frame(frame));
         }
         // After trailers nothing comes, and nobody asks whether it does.
-        self.pass_on(frame.as_ref().is_none_or(Frame::is_trailers));
+        self.release_if_ended(frame.as_ref().is_none_or(Frame::is_trailers));
         Poll::Ready(frame.map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Body { body, .. } => body.is_end_stream(),
-            Self::Own(full) => full.is_end_stream(),
+            Self::Local(full) => full.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Body { body, .. } => body.size_hint(),
-            Self::Own(full) => full.size_hint(),
+            Self::Local(full) => full.size_hint(),
         }
     }
 }

@@ -11,104 +11,177 @@ use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use tokio::task::{JoinHandle, spawn_local};
 
-use super::body::{Download, Upload};
-use super::cached::{self, Heard};
-use super::{Guest, guest};
-use nearpath_connpool::upstream::Upstream;
+use super::body::{HttpRequestBody, HttpResponseBody};
+use super::cache_exchange::{self, HttpAnswer};
+use super::{HttpSession, open_session};
+use nearpath_connpool::upstream::UpstreamHandle;
 
-use crate::Visit;
-use crate::prefetch::{Forecast, HELD};
-use nearpath_connpool::counters::Ledger;
+use crate::ClientContext;
+use crate::prefetch::{MAX_ANSWER_AGE, PrefetchCache};
+use nearpath_connpool::counters::DestinationCounters;
 
 /// Longest body that is held.
-const LONGEST: usize = 1 << 20;
+const MAX_BODY_BYTES: usize = 1 << 20;
 /// What a request says of itself alone: it is another one each time, and no answer depends on it.
-const OF_ONE: [&str; 5] = ["traceparent", "tracestate", "baggage", "x-request-id", "x-call-id"];
+const PER_REQUEST_HEADERS: [&str; 5] = [
+    "traceparent",
+    "tracestate",
+    "baggage",
+    "x-request-id",
+    "x-call-id",
+];
 
 /// Reads of one destination.
-pub(super) type Reads = RefCell<Forecast<HeaderMap, Issued>>;
+pub(super) type HttpPrefetch = RefCell<PrefetchCache<HeaderMap, PrefetchedResponse>>;
 
 /// A read that is under way or done.
 #[derive(Debug)]
-pub(super) struct Issued {
+pub(super) struct PrefetchedResponse {
     headers: HeaderMap,
     answer: JoinHandle<Option<Response<Bytes>>>,
 }
 
 /// A call of the function has arrived.
-pub fn foresee(visit: &Visit) {
-    let guest = guest(visit.clone());
-    let Some(reads) = guest.house.reads.get() else { return };
+pub fn prefetch_reads(visit: &ClientContext) {
+    let guest = open_session(visit.clone());
+    let Some(reads) = guest.state.prefetch.get() else {
+        return;
+    };
     for read in &visit.upstream.destination.egress.prefetch {
         let (function, now) = (&visit.caller.function, Instant::now());
-        let Some((headers, steady)) = reads.borrow().known(function, read) else { continue };
-        let personal = [AUTHORIZATION, COOKIE].iter().any(|name| headers.contains_key(name));
-        let (room, old) = reads.borrow_mut().has_room(function, read, now);
-        Ledger::count(&visit.upstream.ledger.unforeseen, old);
+        let Some((headers, steady)) = reads.borrow().learned_request(function, read) else {
+            continue;
+        };
+        let personal = [AUTHORIZATION, COOKIE]
+            .iter()
+            .any(|name| headers.contains_key(name));
+        let (room, old) = reads.borrow_mut().has_capacity(function, read, now);
+        DestinationCounters::increase(&visit.upstream.counters.prefetch_unused, old);
         if room && (steady || !personal) {
-            let answer = spawn_local(read_ahead(guest.clone(), read.clone(), headers.clone()));
-            reads.borrow_mut().issued(function, read, Issued { headers, answer }, now);
-            spawn_local(forget(guest.clone()));
+            let answer = spawn_local(issue_read(guest.clone(), read.clone(), headers.clone()));
+            reads.borrow_mut().record_issued(
+                function,
+                read,
+                PrefetchedResponse { headers, answer },
+                now,
+            );
+            spawn_local(expire_later(guest.clone()));
         }
     }
 }
 
 /// Whoever does not come in time is not waited for.
-async fn forget(guest: Rc<Guest>) {
-    tokio::time::sleep(HELD).await;
-    if let Some(reads) = guest.house.reads.get() {
-        Ledger::count(&guest.visit.upstream.ledger.unforeseen, reads.borrow_mut().sweep(Instant::now()));
+async fn expire_later(guest: Rc<HttpSession>) {
+    tokio::time::sleep(MAX_ANSWER_AGE).await;
+    if let Some(reads) = guest.state.prefetch.get() {
+        DestinationCounters::increase(
+            &guest.context.upstream.counters.prefetch_unused,
+            reads.borrow_mut().expire(Instant::now()),
+        );
     }
 }
 
-async fn read_ahead(guest: Rc<Guest>, path: String, headers: HeaderMap) -> Option<Response<Bytes>> {
-    let mut request = Request::new(Upload::Empty);
+async fn issue_read(
+    guest: Rc<HttpSession>,
+    path: String,
+    headers: HeaderMap,
+) -> Option<Response<Bytes>> {
+    let mut request = Request::new(HttpRequestBody::Empty);
     *request.uri_mut() = path.parse().ok()?;
     *request.headers_mut() = headers;
-    let heard = tokio::time::timeout(HELD, cached::exchange(&guest, request)).await.ok()?.ok()?;
+    let heard = tokio::time::timeout(
+        MAX_ANSWER_AGE,
+        cache_exchange::exchange_cached(&guest, request),
+    )
+    .await
+    .ok()?
+    .ok()?;
     let response = match heard {
-        Heard::Kept(response) => response.map(|body| Download::Own(Full::new(body))),
-        Heard::From(response, line, over, copying) => {
-            response.map(|body| Download::new(body, guest.clone(), line, over, copying))
+        HttpAnswer::Stored(response) => {
+            response.map(|body| HttpResponseBody::Local(Full::new(body)))
+        }
+        HttpAnswer::Fetched(response, line, over, copying) => {
+            response.map(|body| HttpResponseBody::new(body, guest.clone(), line, over, copying))
         }
     };
     let (head, body) = response.into_parts();
-    let whole = tokio::time::timeout(HELD, Limited::new(body, LONGEST).collect()).await.ok()?.ok()?;
+    let whole = tokio::time::timeout(MAX_ANSWER_AGE, Limited::new(body, MAX_BODY_BYTES).collect())
+        .await
+        .ok()?
+        .ok()?;
     let fits = !head.status.is_server_error() && whole.trailers().is_none();
     fits.then(|| Response::from_parts(head, whole.to_bytes()))
 }
 
 /// The answer that was asked for ahead, if there is one to the very same request; waits for it when it is under way. What may change something ends what
 /// was read before.
-pub(super) async fn recall(guest: &Guest, request: &Parts, empty: bool) -> Option<Response<Bytes>> {
-    let reads = guest.house.reads.get()?;
-    let Visit { caller, upstream: Upstream { destination, ledger, .. }, .. } = &guest.visit;
+pub(super) async fn take_prefetched(
+    guest: &HttpSession,
+    request: &Parts,
+    empty: bool,
+) -> Option<Response<Bytes>> {
+    let reads = guest.state.prefetch.get()?;
+    let ClientContext {
+        caller,
+        upstream:
+            UpstreamHandle {
+                destination,
+                counters: ledger,
+                ..
+            },
+        ..
+    } = &guest.context;
     if !request.method.is_safe() {
-        Ledger::count(&ledger.unforeseen, reads.borrow_mut().wrote(|_| true));
+        DestinationCounters::increase(
+            &ledger.prefetch_unused,
+            reads.borrow_mut().invalidate(|_| true),
+        );
         return None;
     }
-    let path = request.uri.path_and_query().filter(|_| request.method == Method::GET && empty)?.as_str();
-    let read = destination.egress.prefetch.iter().find(|read| *read == path)?;
-    let headers = of_all(&request.headers);
-    let is_same = |issued: &Issued| issued.headers == headers;
-    let (found, old) = reads.borrow_mut().take(&caller.function, read, Instant::now(), is_same);
-    Ledger::count(&ledger.unforeseen, old);
+    let path = request
+        .uri
+        .path_and_query()
+        .filter(|_| request.method == Method::GET && empty)?
+        .as_str();
+    let read = destination
+        .egress
+        .prefetch
+        .iter()
+        .find(|read| *read == path)?;
+    let headers = stable_headers(&request.headers);
+    let is_same = |issued: &PrefetchedResponse| issued.headers == headers;
+    let (found, old) =
+        reads
+            .borrow_mut()
+            .take_answer(&caller.function, read, Instant::now(), is_same);
+    DestinationCounters::increase(&ledger.prefetch_unused, old);
     reads.borrow_mut().learn(&caller.function, read, headers);
     let answer = found?.answer.await.ok().flatten();
-    let counter = if answer.is_some() { &ledger.foreseen } else { &ledger.unforeseen };
-    Ledger::count(counter, 1);
+    let counter = if answer.is_some() {
+        &ledger.prefetch_used
+    } else {
+        &ledger.prefetch_unused
+    };
+    DestinationCounters::increase(counter, 1);
     answer
 }
 
 /// Something may have been changed by now.
-pub(super) fn wrote(guest: &Guest) {
-    if let Some(reads) = guest.house.reads.get() {
-        Ledger::count(&guest.visit.upstream.ledger.unforeseen, reads.borrow_mut().wrote(|_| true));
+pub(super) fn invalidate(guest: &HttpSession) {
+    if let Some(reads) = guest.state.prefetch.get() {
+        DestinationCounters::increase(
+            &guest.context.upstream.counters.prefetch_unused,
+            reads.borrow_mut().invalidate(|_| true),
+        );
     }
 }
 
 /// What makes a request this one, and not another of its kind.
-fn of_all(headers: &HeaderMap) -> HeaderMap {
-    let lines = headers.iter().filter(|(name, _): &(&HeaderName, _)| !OF_ONE.contains(&name.as_str()));
-    lines.map(|(name, value)| (name.clone(), value.clone())).collect()
+fn stable_headers(headers: &HeaderMap) -> HeaderMap {
+    let lines = headers
+        .iter()
+        .filter(|(name, _): &(&HeaderName, _)| !PER_REQUEST_HEADERS.contains(&name.as_str()));
+    lines
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }

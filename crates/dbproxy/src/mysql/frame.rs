@@ -2,88 +2,97 @@
 //! counts, and the payload. Sixteen megabytes and more go in several.
 
 /// A packet of this length has another part.
-const FULL: usize = 0xff_ffff;
+const MAX_PART_BYTES: usize = 0xff_ffff;
 /// So much of a payload is kept: enough for all that a relay looks at in replies.
-pub const KEPT: usize = 64;
+pub const MAX_KEPT_BYTES: usize = 64;
 
 /// A payload whose end was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packet<'a> {
+pub struct MysqlPacket<'a> {
     /// Its first bytes.
     pub head: &'a [u8],
     /// Its whole length.
     pub length: u64,
     /// The number of its last part.
-    pub number: u8,
+    pub sequence_id: u8,
 }
 
 /// Finds the ends of payloads, one after the other, whatever the pieces in which they come.
 #[derive(Debug, Default)]
-pub struct Packets {
+pub struct MysqlFramer {
     header: Vec<u8>,
     /// Bytes of this part still to come.
-    left: usize,
+    part_bytes_left: usize,
     head: Vec<u8>,
     length: u64,
     /// In the middle of a payload.
-    within: bool,
+    in_payload: bool,
 }
 
-impl Packets {
+impl MysqlFramer {
     /// Whether nothing of a packet was seen yet.
-    pub fn between(&self) -> bool {
-        !self.within && self.header.is_empty()
+    pub fn is_between_packets(&self) -> bool {
+        !self.in_payload && self.header.is_empty()
     }
 
     /// How many of `bytes` belong to this packet, and the packet if they end it.
-    pub fn step(&mut self, bytes: &[u8]) -> (usize, Option<Packet<'_>>) {
+    pub fn step(&mut self, bytes: &[u8]) -> (usize, Option<MysqlPacket<'_>>) {
         let mut used = 0;
         while used < bytes.len() {
             if self.header.len() < 4 {
-                used += self.begin(&bytes[used..]);
+                used += self.read_header(&bytes[used..]);
             } else {
-                used += self.take(&bytes[used..]);
+                used += self.read_payload(&bytes[used..]);
             }
-            if self.header.len() == 4 && self.left == 0 && self.part_ended() {
+            if self.header.len() == 4 && self.part_bytes_left == 0 && self.finish_part() {
                 let number = self.header[3];
                 self.header.clear();
-                self.within = false;
-                return (used, Some(Packet { head: &self.head, length: self.length, number }));
+                self.in_payload = false;
+                return (
+                    used,
+                    Some(MysqlPacket {
+                        head: &self.head,
+                        length: self.length,
+                        sequence_id: number,
+                    }),
+                );
             }
         }
         (used, None)
     }
 
     /// Reads a part's header.
-    fn begin(&mut self, bytes: &[u8]) -> usize {
+    fn read_header(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(4 - self.header.len());
         self.header.extend_from_slice(&bytes[..taken]);
         if self.header.len() == 4 {
-            if !self.within {
-                (self.within, self.length) = (true, 0);
+            if !self.in_payload {
+                (self.in_payload, self.length) = (true, 0);
                 self.head.clear();
             }
-            self.left = self.part();
-            self.length += self.left as u64;
+            self.part_bytes_left = self.part_length();
+            self.length += self.part_bytes_left as u64;
         }
         taken
     }
 
-    fn take(&mut self, bytes: &[u8]) -> usize {
-        let taken = self.left.min(bytes.len());
-        let kept = taken.min(KEPT - self.head.len());
+    fn read_payload(&mut self, bytes: &[u8]) -> usize {
+        let taken = self.part_bytes_left.min(bytes.len());
+        let kept = taken.min(MAX_KEPT_BYTES - self.head.len());
         self.head.extend_from_slice(&bytes[..kept]);
-        self.left -= taken;
+        self.part_bytes_left -= taken;
         taken
     }
 
-    fn part(&self) -> usize {
-        usize::from(self.header[0]) | usize::from(self.header[1]) << 8 | usize::from(self.header[2]) << 16
+    fn part_length(&self) -> usize {
+        usize::from(self.header[0])
+            | usize::from(self.header[1]) << 8
+            | usize::from(self.header[2]) << 16
     }
 
     /// A part is over; whether the payload is.
-    fn part_ended(&mut self) -> bool {
-        let more = self.part() == FULL;
+    fn finish_part(&mut self) -> bool {
+        let more = self.part_length() == MAX_PART_BYTES;
         if more {
             self.header.clear();
         }
@@ -92,51 +101,58 @@ impl Packets {
 }
 
 /// A payload as a packet. It has to be shorter than sixteen megabytes.
-pub fn packet(number: u8, payload: &[u8]) -> Vec<u8> {
-    debug_assert!(payload.len() < FULL);
-    let length = u32::try_from(payload.len()).unwrap_or_default().to_le_bytes();
+pub fn encode_packet(number: u8, payload: &[u8]) -> Vec<u8> {
+    debug_assert!(payload.len() < MAX_PART_BYTES);
+    let length = u32::try_from(payload.len())
+        .unwrap_or_default()
+        .to_le_bytes();
     [&length[..3], &[number], payload].concat()
 }
 
 /// What a payload holds, read from its beginning.
 #[derive(Debug, Clone, Copy)]
-pub struct Reader<'a>(pub &'a [u8]);
+pub struct PayloadReader<'a>(pub &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> PayloadReader<'a> {
     /// So many bytes.
-    pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub fn read_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(taken)
     }
 
     /// One byte.
-    pub fn byte(&mut self) -> Option<u8> {
-        Some(self.bytes(1)?[0])
+    pub fn read_byte(&mut self) -> Option<u8> {
+        Some(self.read_bytes(1)?[0])
     }
 
     /// A number of `size` bytes.
-    pub fn number(&mut self, size: usize) -> Option<u64> {
-        let bytes = self.bytes(size)?;
-        Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    pub fn read_number(&mut self, size: usize) -> Option<u64> {
+        let bytes = self.read_bytes(size)?;
+        Some(
+            bytes
+                .iter()
+                .rev()
+                .fold(0, |number, byte| number << 8 | u64::from(*byte)),
+        )
     }
 
     /// A number whose first byte says how long it is.
-    pub fn length(&mut self) -> Option<u64> {
-        match self.byte()? {
-            0xfc => self.number(2),
-            0xfd => self.number(3),
-            0xfe => self.number(8),
+    pub fn read_length(&mut self) -> Option<u64> {
+        match self.read_byte()? {
+            0xfc => self.read_number(2),
+            0xfd => self.read_number(3),
+            0xfe => self.read_number(8),
             0xfb | 0xff => None,
             small => Some(u64::from(small)),
         }
     }
 
     /// A text that ends with a zero byte.
-    pub fn text(&mut self) -> Option<&'a [u8]> {
+    pub fn read_text(&mut self) -> Option<&'a [u8]> {
         let end = memchr::memchr(0, self.0)?;
-        let text = self.bytes(end)?;
-        self.bytes(1)?;
+        let text = self.read_bytes(end)?;
+        self.read_bytes(1)?;
         Some(text)
     }
 }
@@ -148,43 +164,48 @@ mod tests {
     use super::*;
 
     /// All payloads in `bytes`, read in pieces of `size`: length and head.
-    fn all(bytes: &[u8], size: usize) -> Vec<(u64, Vec<u8>, u8)> {
-        let (mut packets, mut found) = (Packets::default(), Vec::new());
+    fn all_packets(bytes: &[u8], size: usize) -> Vec<(u64, Vec<u8>, u8)> {
+        let (mut packets, mut found) = (MysqlFramer::default(), Vec::new());
         for piece in bytes.chunks(size) {
             let mut used = 0;
             while used < piece.len() {
                 let (taken, packet) = packets.step(&piece[used..]);
                 used += taken;
-                found.extend(packet.map(|packet| (packet.length, packet.head.to_vec(), packet.number)));
+                found.extend(
+                    packet.map(|packet| (packet.length, packet.head.to_vec(), packet.sequence_id)),
+                );
             }
         }
         found
     }
 
     #[test]
-    fn a_long_payload_is_one_and_an_empty_one_too() {
-        let mut bytes = packet(0, b"");
+    fn long_and_empty_payloads_are_one_packet() {
+        let mut bytes = encode_packet(0, b"");
         bytes.extend([0xff, 0xff, 0xff, 0]);
-        bytes.extend(vec![b'x'; FULL]);
-        bytes.extend(packet(1, b"yy"));
-        bytes.extend(packet(7, b"z"));
-        let found = all(&bytes, 1_000_000);
+        bytes.extend(vec![b'x'; MAX_PART_BYTES]);
+        bytes.extend(encode_packet(1, b"yy"));
+        bytes.extend(encode_packet(7, b"z"));
+        let found = all_packets(&bytes, 1_000_000);
         assert_eq!(
-            found.iter().map(|(length, _, number)| (*length, *number)).collect::<Vec<_>>(),
-            [(0, 0), (FULL as u64 + 2, 1), (1, 7)]
+            found
+                .iter()
+                .map(|(length, _, number)| (*length, *number))
+                .collect::<Vec<_>>(),
+            [(0, 0), (MAX_PART_BYTES as u64 + 2, 1), (1, 7)]
         );
         let mut exact = [0xff, 0xff, 0xff, 0].to_vec();
-        exact.extend(vec![b'x'; FULL]);
-        exact.extend(packet(1, b""));
-        assert_eq!(all(&exact, 77_777)[0].0, FULL as u64);
+        exact.extend(vec![b'x'; MAX_PART_BYTES]);
+        exact.extend(encode_packet(1, b""));
+        assert_eq!(all_packets(&exact, 77_777)[0].0, MAX_PART_BYTES as u64);
     }
 
     proptest! {
         #[test]
         fn pieces_change_nothing(payloads in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 0..10), size in 1_usize..50) {
-            let bytes: Vec<u8> = payloads.iter().flat_map(|payload| packet(3, payload)).collect();
-            let found = all(&bytes, size);
-            let expected: Vec<_> = payloads.iter().map(|payload| (payload.len() as u64, payload[..payload.len().min(KEPT)].to_vec(), 3)).collect();
+            let bytes: Vec<u8> = payloads.iter().flat_map(|payload| encode_packet(3, payload)).collect();
+            let found = all_packets(&bytes, size);
+            let expected: Vec<_> = payloads.iter().map(|payload| (payload.len() as u64, payload[..payload.len().min(MAX_KEPT_BYTES)].to_vec(), 3)).collect();
             prop_assert_eq!(found, expected);
         }
     }

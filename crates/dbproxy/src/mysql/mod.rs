@@ -4,8 +4,8 @@
 //! Where the node logs in (`user=`), a client is welcomed at once, by the greeting that the server gave before, and gets a backend at its first command.
 //! Otherwise the server itself asks each client for its password: over a connection that is there already, by `COM_CHANGE_USER`.
 //!
-//! [`frame`] finds where packets end, [`startup`] reads and writes those of the beginning, [`session`] is the state machine of one client, [`backend`]
-//! logs in and cleans, [`relay`] moves the bytes.
+//! [`frame`] finds where packets end, [`parse_startup`] reads and writes those of the beginning, [`session`] is the state machine of one client, [`backend`]
+//! logs in and cleans, [`handle_backend`] moves the bytes.
 
 mod backend;
 mod connection;
@@ -22,20 +22,20 @@ use std::rc::Rc;
 
 use tokio::net::TcpStream;
 
-use crate::Visit;
-use backend::Backend;
-use nearpath_connpool::adapter_state::{Idlers, Room};
-use nearpath_connpool::destination::Destination;
-use nearpath_connpool::idle::Bench;
-use startup::Greeting;
+use crate::ClientContext;
+use backend::MysqlBackend;
+use nearpath_connpool::adapter_state::{AdapterState, IdleConnections};
+use nearpath_connpool::destination::EgressDestination;
+use nearpath_connpool::idle::IdlePool;
+use startup::MysqlGreeting;
 
 /// Logins that are remembered at most, for one key.
-const REMEMBERED: usize = 64;
+const MAX_KNOWN_LOGINS: usize = 64;
 
 /// Which backends serve whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Fingerprint {
-    can: u32,
+struct MysqlFingerprint {
+    capabilities: u32,
     user: Vec<u8>,
     db: Vec<u8>,
     charset: u8,
@@ -44,63 +44,65 @@ struct Fingerprint {
 }
 
 /// What a connection was before, a statement, and the answer to it.
-type Known = (Fingerprint, Vec<u8>, Vec<u8>);
+type KnownSetting = (MysqlFingerprint, Vec<u8>, Vec<u8>);
 
 /// What is kept from one client to the next.
-struct House {
-    bench: Rc<Bench<Fingerprint, Backend>>,
+struct MysqlState {
+    idle_pool: Rc<IdlePool<MysqlFingerprint, MysqlBackend>>,
     /// The server's last one.
-    greeting: RefCell<Option<Greeting>>,
+    greeting: RefCell<Option<MysqlGreeting>>,
     /// Held by who asks for it.
-    first: tokio::sync::Mutex<()>,
+    greeting_lock: tokio::sync::Mutex<()>,
     /// What the server let the node log in with.
-    proven: RefCell<Vec<Fingerprint>>,
+    known_logins: RefCell<Vec<MysqlFingerprint>>,
     /// What it answered to the settings of connections that the node logged in on.
-    known: RefCell<Vec<Known>>,
+    known_settings: RefCell<Vec<KnownSetting>>,
 }
 
-impl Room for House {
-    fn open(to: &Destination) -> Self {
+impl AdapterState for MysqlState {
+    fn for_destination(to: &EgressDestination) -> Self {
         Self {
-            bench: Bench::new(to),
+            idle_pool: IdlePool::new(to),
             greeting: RefCell::default(),
-            first: tokio::sync::Mutex::default(),
-            proven: RefCell::default(),
-            known: RefCell::default(),
+            greeting_lock: tokio::sync::Mutex::default(),
+            known_logins: RefCell::default(),
+            known_settings: RefCell::default(),
         }
     }
 
-    fn idlers(&self) -> Option<&dyn Idlers> {
-        Some(&*self.bench)
+    fn idle_connections(&self) -> Option<&dyn IdleConnections> {
+        Some(&*self.idle_pool)
     }
 }
 
-impl House {
-    fn learn(&self, fingerprint: &Fingerprint) {
-        let mut proven = self.proven.borrow_mut();
-        if proven.len() < REMEMBERED && !proven.contains(fingerprint) {
+impl MysqlState {
+    fn learn_login(&self, fingerprint: &MysqlFingerprint) {
+        let mut proven = self.known_logins.borrow_mut();
+        if proven.len() < MAX_KNOWN_LOGINS && !proven.contains(fingerprint) {
             proven.push(fingerprint.clone());
         }
     }
 
-    fn learn_setting(&self, of: Fingerprint, setting: Vec<u8>, reply: Vec<u8>) {
-        let mut known = self.known.borrow_mut();
-        if known.len() < REMEMBERED {
+    fn learn_setting(&self, of: MysqlFingerprint, setting: Vec<u8>, reply: Vec<u8>) {
+        let mut known = self.known_settings.borrow_mut();
+        if known.len() < MAX_KNOWN_LOGINS {
             known.push((of, setting, reply));
         }
     }
 
     /// What the server answered to a setting before.
-    fn recall(&self, of: &Fingerprint, setting: &[u8]) -> Option<Vec<u8>> {
-        let known = self.known.borrow();
-        let found = known.iter().find(|(other, text, _)| other == of && text == setting);
+    fn known_reply(&self, of: &MysqlFingerprint, setting: &[u8]) -> Option<Vec<u8>> {
+        let known = self.known_settings.borrow();
+        let found = known
+            .iter()
+            .find(|(other, text, _)| other == of && text == setting);
         found.map(|(_, _, reply)| reply.clone())
     }
 
     /// The server is not what it was, or was away: what it agreed to is asked for again.
     fn forget(&self) {
-        self.known.take();
-        self.proven.take();
+        self.known_settings.take();
+        self.known_logins.take();
     }
 }
 
@@ -108,11 +110,16 @@ impl House {
 ///
 /// # Errors
 /// When its connection breaks, or its backend's: the client has lost its connection then, as it would have without the pool.
-pub async fn serve(mut client: TcpStream, visit: Visit) -> io::Result<()> {
-    let house = visit.upstream.rooms.of::<House>(&visit.upstream.destination);
-    let Some(guest) = handshake::welcome(&mut client, &visit, &house).await? else { return Ok(()) };
-    let mut relay = relay::Relay::new(client, visit, house, guest);
+pub async fn serve(mut client: TcpStream, visit: ClientContext) -> io::Result<()> {
+    let house = visit
+        .upstream
+        .adapters
+        .state_of::<MysqlState>(&visit.upstream.destination);
+    let Some(guest) = handshake::accept_client(&mut client, &visit, &house).await? else {
+        return Ok(());
+    };
+    let mut relay = relay::MysqlRelay::new(client, visit, house, guest);
     let served = relay.run().await;
-    relay.leave().await;
+    relay.finish().await;
     served
 }

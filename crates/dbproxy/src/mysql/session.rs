@@ -3,21 +3,21 @@
 
 use std::collections::VecDeque;
 
-use super::frame::{Packet, Reader};
-use super::startup::can;
+use super::frame::{MysqlPacket, PayloadReader};
+use super::startup::capability;
 
 /// The server's status: more results follow.
-const MORE_RESULTS: u16 = 1 << 3;
+const SERVER_MORE_RESULTS: u16 = 1 << 3;
 /// The server's status: rows are fetched later.
-const CURSOR: u16 = 1 << 6;
+const SERVER_CURSOR_EXISTS: u16 = 1 << 6;
 /// The server's status: a transaction is open.
-const IN_TRANSACTION: u16 = 1;
+const SERVER_IN_TRANSACTION: u16 = 1;
 
 /// A reply that is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Expect {
+enum MysqlExpectedReply {
     /// One packet.
-    One,
+    Single,
     /// OK, an error, or results.
     Results,
     /// Rows, or descriptions of fields, until their end.
@@ -25,16 +25,16 @@ enum Expect {
     /// A prepared statement.
     Prepared,
     /// So many packets, of which the last one may end it.
-    Columns { left: u64, then: After },
+    Columns { left: u64, then: AfterColumns },
     /// The end of columns.
-    End(After),
+    ColumnsEnd(AfterColumns),
     /// What the client sends.
-    File,
+    LocalFile,
 }
 
 /// What follows columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum After {
+enum AfterColumns {
     Rows,
     /// Of a prepared statement: so many more columns.
     Columns(u64),
@@ -42,75 +42,83 @@ enum After {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Session {
+pub struct MysqlSession {
     /// Rows end with OK.
     no_eof: bool,
-    expects: VecDeque<Expect>,
+    expected: VecDeque<MysqlExpectedReply>,
     status: u16,
     /// An error says nothing of transactions.
-    unsure: bool,
+    is_status_unknown: bool,
     /// The next statement may ask for warnings.
-    warned: bool,
-    left: Option<&'static str>,
-    opaque: Option<&'static str>,
+    has_warnings: bool,
+    residue: Option<&'static str>,
+    opaque_reason: Option<&'static str>,
 }
 
 /// A packet came that nobody asked for, or that cannot be.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Unexpected;
+pub struct UnexpectedPacket;
 
-impl Session {
+impl MysqlSession {
     /// Of a client with these capabilities.
     pub fn new(can: u32) -> Self {
-        Self { no_eof: can & can::NO_EOF != 0, ..Self::default() }
+        Self {
+            no_eof: can & capability::DEPRECATE_EOF != 0,
+            ..Self::default()
+        }
     }
 
     /// Whether no reply is outstanding, and all that went over the connection was understood.
-    pub fn quiet(&self) -> bool {
-        self.expects.is_empty() && self.opaque.is_none()
+    pub fn is_quiet(&self) -> bool {
+        self.expected.is_empty() && self.opaque_reason.is_none()
     }
 
     /// Whether no transaction is open, as far as the server tells, and nothing is left that the next statement could ask for.
     pub fn is_free(&self) -> bool {
-        self.quiet() && self.status & IN_TRANSACTION == 0 && !self.unsure && !self.warned
+        self.is_quiet()
+            && self.status & SERVER_IN_TRANSACTION == 0
+            && !self.is_status_unknown
+            && !self.has_warnings
     }
 
     /// What replies said that stays on the connection.
-    pub fn left(&self) -> Option<&'static str> {
-        self.left
+    pub fn residue(&self) -> Option<&'static str> {
+        self.residue
     }
 
     /// Why what goes over the connection is not understood any more.
-    pub fn opaque(&self) -> Option<&'static str> {
-        self.opaque
+    pub fn opaque_reason(&self) -> Option<&'static str> {
+        self.opaque_reason
     }
 
     /// Whether the client's next packet is a piece of a file.
-    pub fn takes_file(&self) -> bool {
-        self.expects.front() == Some(&Expect::File)
+    pub fn expects_file(&self) -> bool {
+        self.expected.front() == Some(&MysqlExpectedReply::LocalFile)
     }
 
     /// The file has ended.
-    pub fn file_ended(&mut self) {
-        if self.takes_file() {
-            self.expects[0] = Expect::Results;
+    pub fn finish_file(&mut self) {
+        if self.expects_file() {
+            self.expected[0] = MysqlExpectedReply::Results;
         }
     }
 
     /// A command goes to the backend, known by its first byte.
-    pub fn sent(&mut self, command: u8) {
+    pub fn record_command(&mut self, command: u8) {
         match command {
             // INIT_DB, STATISTICS, PROCESS_KILL, DEBUG, PING, STMT_RESET, SET_OPTION, RESET_CONNECTION.
-            0x02 | 0x09 | 0x0c | 0x0d | 0x0e | 0x1a | 0x1b | 0x1f => self.expects.push_back(Expect::One),
+            0x02 | 0x09 | 0x0c | 0x0d | 0x0e | 0x1a | 0x1b | 0x1f => {
+                self.expected.push_back(MysqlExpectedReply::Single)
+            }
             // QUERY, STMT_EXECUTE.
-            0x03 | 0x17 => self.expects.push_back(Expect::Results),
+            0x03 | 0x17 => self.expected.push_back(MysqlExpectedReply::Results),
             // FIELD_LIST, STMT_FETCH.
-            0x04 | 0x1c => self.expects.push_back(Expect::Rows),
-            0x16 => self.expects.push_back(Expect::Prepared),
+            0x04 | 0x1c => self.expected.push_back(MysqlExpectedReply::Rows),
+            0x16 => self.expected.push_back(MysqlExpectedReply::Prepared),
             // STMT_SEND_LONG_DATA, STMT_CLOSE: no reply.
             0x18 | 0x19 => {}
-            0x11 => self.opaque = Some("COM_CHANGE_USER"),
-            _ => self.opaque = Some("an unusual command"),
+            0x11 => self.opaque_reason = Some("COM_CHANGE_USER"),
+            _ => self.opaque_reason = Some("an unusual command"),
         }
     }
 
@@ -118,133 +126,170 @@ impl Session {
     ///
     /// # Errors
     /// When it answers to nothing.
-    pub fn answered(&mut self, packet: &Packet<'_>) -> Result<(), Unexpected> {
-        let expect = self.expects.front_mut().ok_or(Unexpected)?;
+    pub fn handle_reply(&mut self, packet: &MysqlPacket<'_>) -> Result<(), UnexpectedPacket> {
+        let expect = self.expected.front_mut().ok_or(UnexpectedPacket)?;
         let next = match (*expect, packet.head.first()) {
-            (Expect::File, _) => return Err(Unexpected),
+            (MysqlExpectedReply::LocalFile, _) => return Err(UnexpectedPacket),
             // Even where more results were announced, nothing comes after an error.
             (_, Some(0xff)) => {
-                self.unsure = true;
+                self.is_status_unknown = true;
                 None
             }
-            (Expect::One, _) => {
-                if let Some(end) = ok(packet) {
-                    self.ended(end);
+            (MysqlExpectedReply::Single, _) => {
+                if let Some(end) = parse_ok(packet) {
+                    self.apply_end(end);
                 }
                 None
             }
-            (Expect::Results, _) => self.result(packet)?,
-            (Expect::Rows, Some(0xfe)) if self.ends(packet) => self.next_result(packet),
-            (Expect::Rows, _) => Some(Expect::Rows),
-            (Expect::Prepared, _) => self.prepared(packet)?,
-            (Expect::Columns { left, then }, _) => self.column(left - 1, then),
-            (Expect::End(then), _) => self.columns_end(packet, then)?,
+            (MysqlExpectedReply::Results, _) => self.handle_result(packet)?,
+            (MysqlExpectedReply::Rows, Some(0xfe)) if self.ends_rows(packet) => {
+                self.handle_rows_end(packet)
+            }
+            (MysqlExpectedReply::Rows, _) => Some(MysqlExpectedReply::Rows),
+            (MysqlExpectedReply::Prepared, _) => self.handle_prepared(packet)?,
+            (MysqlExpectedReply::Columns { left, then }, _) => self.handle_column(left - 1, then),
+            (MysqlExpectedReply::ColumnsEnd(then), _) => self.handle_columns_end(packet, then)?,
         };
         match next {
-            Some(next) => self.expects[0] = next,
-            None => drop(self.expects.pop_front()),
+            Some(next) => self.expected[0] = next,
+            None => drop(self.expected.pop_front()),
         }
         Ok(())
     }
 
-    fn ended(&mut self, end: Ended) {
-        (self.status, self.unsure, self.warned) = (end.status, false, end.warnings > 0);
+    fn apply_end(&mut self, end: ResultEnd) {
+        (self.status, self.is_status_unknown, self.has_warnings) =
+            (end.status, false, end.warnings > 0);
         if end.insert_id != 0 {
-            self.left = Some("an insert id");
+            self.residue = Some("an insert id");
         }
     }
 
-    fn result(&mut self, packet: &Packet<'_>) -> Result<Option<Expect>, Unexpected> {
+    fn handle_result(
+        &mut self,
+        packet: &MysqlPacket<'_>,
+    ) -> Result<Option<MysqlExpectedReply>, UnexpectedPacket> {
         match packet.head.first() {
             Some(0) => {
-                self.ended(ok(packet).ok_or(Unexpected)?);
-                Ok((self.status & MORE_RESULTS != 0).then_some(Expect::Results))
+                self.apply_end(parse_ok(packet).ok_or(UnexpectedPacket)?);
+                Ok((self.status & SERVER_MORE_RESULTS != 0).then_some(MysqlExpectedReply::Results))
             }
-            Some(0xfb) => Ok(Some(Expect::File)),
+            Some(0xfb) => Ok(Some(MysqlExpectedReply::LocalFile)),
             _ => {
-                let left = Reader(packet.head).length().filter(|count| *count > 0).ok_or(Unexpected)?;
-                Ok(Some(Expect::Columns { left, then: After::Rows }))
+                let left = PayloadReader(packet.head)
+                    .read_length()
+                    .filter(|count| *count > 0)
+                    .ok_or(UnexpectedPacket)?;
+                Ok(Some(MysqlExpectedReply::Columns {
+                    left,
+                    then: AfterColumns::Rows,
+                }))
             }
         }
     }
 
-    fn prepared(&self, packet: &Packet<'_>) -> Result<Option<Expect>, Unexpected> {
-        let mut reader = Reader(packet.head);
-        reader.bytes(5).ok_or(Unexpected)?;
-        let columns = reader.number(2).ok_or(Unexpected)?;
-        match reader.number(2).ok_or(Unexpected)? {
-            0 => Ok(self.more_columns(columns)),
-            left => Ok(Some(Expect::Columns { left, then: After::Columns(columns) })),
+    fn handle_prepared(
+        &self,
+        packet: &MysqlPacket<'_>,
+    ) -> Result<Option<MysqlExpectedReply>, UnexpectedPacket> {
+        let mut reader = PayloadReader(packet.head);
+        reader.read_bytes(5).ok_or(UnexpectedPacket)?;
+        let columns = reader.read_number(2).ok_or(UnexpectedPacket)?;
+        match reader.read_number(2).ok_or(UnexpectedPacket)? {
+            0 => Ok(self.expect_columns(columns)),
+            left => Ok(Some(MysqlExpectedReply::Columns {
+                left,
+                then: AfterColumns::Columns(columns),
+            })),
         }
     }
 
-    fn more_columns(&self, left: u64) -> Option<Expect> {
-        (left > 0).then_some(Expect::Columns { left, then: After::Columns(0) })
+    fn expect_columns(&self, left: u64) -> Option<MysqlExpectedReply> {
+        (left > 0).then_some(MysqlExpectedReply::Columns {
+            left,
+            then: AfterColumns::Columns(0),
+        })
     }
 
     /// A column has come.
-    fn column(&self, left: u64, then: After) -> Option<Expect> {
+    fn handle_column(&self, left: u64, then: AfterColumns) -> Option<MysqlExpectedReply> {
         match then {
-            _ if left > 0 => Some(Expect::Columns { left, then }),
-            _ if !self.no_eof => Some(Expect::End(then)),
-            After::Rows => Some(Expect::Rows),
-            After::Columns(more) => self.more_columns(more),
+            _ if left > 0 => Some(MysqlExpectedReply::Columns { left, then }),
+            _ if !self.no_eof => Some(MysqlExpectedReply::ColumnsEnd(then)),
+            AfterColumns::Rows => Some(MysqlExpectedReply::Rows),
+            AfterColumns::Columns(more) => self.expect_columns(more),
         }
     }
 
-    fn columns_end(&mut self, packet: &Packet<'_>, then: After) -> Result<Option<Expect>, Unexpected> {
-        let end = eof(packet).ok_or(Unexpected)?;
+    fn handle_columns_end(
+        &mut self,
+        packet: &MysqlPacket<'_>,
+        then: AfterColumns,
+    ) -> Result<Option<MysqlExpectedReply>, UnexpectedPacket> {
+        let end = parse_eof(packet).ok_or(UnexpectedPacket)?;
         match then {
-            After::Rows if end.status & CURSOR != 0 => {
-                self.ended(end);
+            AfterColumns::Rows if end.status & SERVER_CURSOR_EXISTS != 0 => {
+                self.apply_end(end);
                 Ok(None)
             }
-            After::Rows => Ok(Some(Expect::Rows)),
-            After::Columns(more) => Ok(self.more_columns(more)),
+            AfterColumns::Rows => Ok(Some(MysqlExpectedReply::Rows)),
+            AfterColumns::Columns(more) => Ok(self.expect_columns(more)),
         }
     }
 
     /// Whether a packet that begins with 0xfe ends rows: else it is a row that begins with a very long text.
-    fn ends(&self, packet: &Packet<'_>) -> bool {
+    fn ends_rows(&self, packet: &MysqlPacket<'_>) -> bool {
         packet.length < if self.no_eof { 0xff_ffff } else { 9 }
     }
 
-    fn next_result(&mut self, packet: &Packet<'_>) -> Option<Expect> {
-        if let Some(end) = if self.no_eof { ok(packet) } else { eof(packet) } {
-            self.ended(end);
+    fn handle_rows_end(&mut self, packet: &MysqlPacket<'_>) -> Option<MysqlExpectedReply> {
+        if let Some(end) = if self.no_eof {
+            parse_ok(packet)
+        } else {
+            parse_eof(packet)
+        } {
+            self.apply_end(end);
         }
-        (self.status & MORE_RESULTS != 0).then_some(Expect::Results)
+        (self.status & SERVER_MORE_RESULTS != 0).then_some(MysqlExpectedReply::Results)
     }
 }
 
 /// What the end of a result tells.
-struct Ended {
+struct ResultEnd {
     status: u16,
     warnings: u64,
     insert_id: u64,
 }
 
 /// What an OK packet tells.
-fn ok(packet: &Packet<'_>) -> Option<Ended> {
-    let mut reader = Reader(packet.head);
-    if !matches!(reader.byte()?, 0 | 0xfe) {
+fn parse_ok(packet: &MysqlPacket<'_>) -> Option<ResultEnd> {
+    let mut reader = PayloadReader(packet.head);
+    if !matches!(reader.read_byte()?, 0 | 0xfe) {
         return None;
     }
-    reader.length()?;
-    let insert_id = reader.length()?;
-    let status = u16::try_from(reader.number(2)?).ok()?;
-    Some(Ended { status, warnings: reader.number(2)?, insert_id })
+    reader.read_length()?;
+    let insert_id = reader.read_length()?;
+    let status = u16::try_from(reader.read_number(2)?).ok()?;
+    Some(ResultEnd {
+        status,
+        warnings: reader.read_number(2)?,
+        insert_id,
+    })
 }
 
 /// What an EOF packet tells.
-fn eof(packet: &Packet<'_>) -> Option<Ended> {
-    let mut reader = Reader(packet.head);
-    if reader.byte()? != 0xfe || packet.length >= 9 {
+fn parse_eof(packet: &MysqlPacket<'_>) -> Option<ResultEnd> {
+    let mut reader = PayloadReader(packet.head);
+    if reader.read_byte()? != 0xfe || packet.length >= 9 {
         return None;
     }
-    let warnings = reader.number(2)?;
-    let status = u16::try_from(reader.number(2)?).ok()?;
-    Some(Ended { status, warnings, insert_id: 0 })
+    let warnings = reader.read_number(2)?;
+    let status = u16::try_from(reader.read_number(2)?).ok()?;
+    Some(ResultEnd {
+        status,
+        warnings,
+        insert_id: 0,
+    })
 }
 
 #[cfg(test)]
@@ -254,7 +299,7 @@ mod tests {
     use super::*;
 
     const OK: &[u8] = &[0, 0, 0, 2, 0, 0, 0];
-    const MORE: &[u8] = &[0, 0, 0, 10, 0, 0, 0];
+    const OK_MORE: &[u8] = &[0, 0, 0, 10, 0, 0, 0];
     const EOF: &[u8] = &[0xfe, 0, 0, 2, 0];
     const EOF_MORE: &[u8] = &[0xfe, 0, 0, 10, 0];
     const OK_EOF: &[u8] = &[0xfe, 0, 0, 3, 0, 0, 0];
@@ -263,94 +308,153 @@ mod tests {
     const ROW: &[u8] = &[1, b'x'];
 
     /// Whether `replies` are exactly those to `command`.
-    fn fits(can: u32, command: u8, replies: &[&[u8]]) -> bool {
-        let mut session = Session::new(can);
-        session.sent(command);
+    fn matches_replies(can: u32, command: u8, replies: &[&[u8]]) -> bool {
+        let mut session = MysqlSession::new(can);
+        session.record_command(command);
         for (at, head) in replies.iter().enumerate() {
-            if session.quiet() && at > 0 {
+            if session.is_quiet() && at > 0 {
                 return false;
             }
-            if session.answered(&Packet { head, length: head.len() as u64, number: 0 }).is_err() {
+            if session
+                .handle_reply(&MysqlPacket {
+                    head,
+                    length: head.len() as u64,
+                    sequence_id: 0,
+                })
+                .is_err()
+            {
                 return false;
             }
         }
-        session.quiet()
+        session.is_quiet()
     }
 
     #[test]
-    fn replies_end_where_the_documentation_says() {
+    fn replies_end_as_documented() {
         let classic: &[(u8, &[&[u8]])] = &[
             (0x0e, &[OK]),
             (0x03, &[OK]),
             (0x03, &[ERR]),
-            (0x03, &[MORE, OK]),
+            (0x03, &[OK_MORE, OK]),
             (0x03, &[&[2], COLUMN, COLUMN, EOF, ROW, ROW, EOF]),
             (0x03, &[&[1], COLUMN, EOF, ROW, ERR]),
-            (0x03, &[&[1], COLUMN, EOF, EOF_MORE, &[1], COLUMN, EOF, EOF_MORE, OK]),
+            (
+                0x03,
+                &[&[1], COLUMN, EOF, EOF_MORE, &[1], COLUMN, EOF, EOF_MORE, OK],
+            ),
             (0x17, &[&[1], COLUMN, &[0xfe, 0, 0, 66, 0]]),
             (0x1c, &[ROW, ROW, EOF]),
             (0x04, &[COLUMN, COLUMN, EOF]),
-            (0x16, &[&[0, 1, 0, 0, 0, 2, 0, 1, 0, 0, 0, 0], COLUMN, EOF, COLUMN, COLUMN, EOF]),
+            (
+                0x16,
+                &[
+                    &[0, 1, 0, 0, 0, 2, 0, 1, 0, 0, 0, 0],
+                    COLUMN,
+                    EOF,
+                    COLUMN,
+                    COLUMN,
+                    EOF,
+                ],
+            ),
             (0x16, &[&[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]]),
             (0x16, &[&[0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0], COLUMN, EOF]),
             (0x16, &[ERR]),
         ];
         for (command, replies) in classic {
-            assert!(fits(0, *command, replies), "{command:x} {replies:?}");
-            assert!(replies.len() == 1 || !fits(0, *command, &replies[..replies.len() - 1]), "{command:x} {replies:?}");
+            assert!(
+                matches_replies(0, *command, replies),
+                "{command:x} {replies:?}"
+            );
+            assert!(
+                replies.len() == 1 || !matches_replies(0, *command, &replies[..replies.len() - 1]),
+                "{command:x} {replies:?}"
+            );
         }
         let new: &[(u8, &[&[u8]])] = &[
             (0x03, &[&[1], COLUMN, ROW, OK_EOF]),
             (0x03, &[&[1], COLUMN, OK_EOF]),
-            (0x16, &[&[0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0], COLUMN, COLUMN]),
+            (
+                0x16,
+                &[&[0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0], COLUMN, COLUMN],
+            ),
         ];
         for (command, replies) in new {
-            assert!(fits(can::NO_EOF, *command, replies), "{command:x} {replies:?}");
+            assert!(
+                matches_replies(capability::DEPRECATE_EOF, *command, replies),
+                "{command:x} {replies:?}"
+            );
         }
     }
 
     #[test]
-    fn a_file_is_asked_for_and_answered() {
-        let mut session = Session::new(0);
-        session.sent(0x03);
-        let say = |session: &mut Session, head: &[u8]| {
-            session.answered(&Packet { head, length: head.len() as u64, number: 0 })
+    fn a_local_file_is_requested_and_answered() {
+        let mut session = MysqlSession::new(0);
+        session.record_command(0x03);
+        let say = |session: &mut MysqlSession, head: &[u8]| {
+            session.handle_reply(&MysqlPacket {
+                head,
+                length: head.len() as u64,
+                sequence_id: 0,
+            })
         };
         say(&mut session, b"\xfbname").unwrap();
-        assert!(session.takes_file());
-        assert_eq!(say(&mut session, OK), Err(Unexpected));
-        session.file_ended();
+        assert!(session.expects_file());
+        assert_eq!(say(&mut session, OK), Err(UnexpectedPacket));
+        session.finish_file();
         say(&mut session, OK).unwrap();
-        assert!(session.quiet());
-        assert_eq!(say(&mut session, OK), Err(Unexpected));
+        assert!(session.is_quiet());
+        assert_eq!(say(&mut session, OK), Err(UnexpectedPacket));
     }
 
     #[test]
-    fn the_status_tells_of_transactions_and_unknown_commands_of_nothing() {
-        let mut session = Session::new(0);
-        session.sent(0x03);
-        session.answered(&Packet { head: &[0, 0, 0, 3, 0, 0, 0], length: 7, number: 1 }).unwrap();
-        assert!(!session.is_free() && session.quiet());
-        let mut fresh = Session::new(0);
-        for (reply, free) in [(OK, true), (ERR, false), (&[0, 0, 0, 2, 0, 1, 0], false), (OK, true)] {
-            fresh.sent(0x03);
-            fresh.answered(&Packet { head: reply, length: reply.len() as u64, number: 1 }).unwrap();
+    fn the_status_reports_transactions_and_unknown_commands_are_opaque() {
+        let mut session = MysqlSession::new(0);
+        session.record_command(0x03);
+        session
+            .handle_reply(&MysqlPacket {
+                head: &[0, 0, 0, 3, 0, 0, 0],
+                length: 7,
+                sequence_id: 1,
+            })
+            .unwrap();
+        assert!(!session.is_free() && session.is_quiet());
+        let mut fresh = MysqlSession::new(0);
+        for (reply, free) in [
+            (OK, true),
+            (ERR, false),
+            (&[0, 0, 0, 2, 0, 1, 0], false),
+            (OK, true),
+        ] {
+            fresh.record_command(0x03);
+            fresh
+                .handle_reply(&MysqlPacket {
+                    head: reply,
+                    length: reply.len() as u64,
+                    sequence_id: 1,
+                })
+                .unwrap();
             assert_eq!(fresh.is_free(), free, "{reply:?}");
         }
-        fresh.sent(0x03);
-        fresh.answered(&Packet { head: &[0, 1, 7, 2, 0, 0, 0], length: 7, number: 1 }).unwrap();
-        assert_eq!(fresh.left(), Some("an insert id"));
-        session.sent(0x12);
-        assert!(!session.quiet());
+        fresh.record_command(0x03);
+        fresh
+            .handle_reply(&MysqlPacket {
+                head: &[0, 1, 7, 2, 0, 0, 0],
+                length: 7,
+                sequence_id: 1,
+            })
+            .unwrap();
+        assert_eq!(fresh.residue(), Some("an insert id"));
+        session.record_command(0x12);
+        assert!(!session.is_quiet());
     }
 
     proptest! {
         #[test]
         fn no_packet_makes_it_fail(can in any::<bool>(), commands in proptest::collection::vec(0_u8..0x20, 1..4), packets in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..12), 0..40)) {
-            let mut session = Session::new(if can { can::NO_EOF } else { 0 });
-            commands.into_iter().for_each(|command| session.sent(command));
+            let mut session = MysqlSession::new(if can { capability::DEPRECATE_EOF } else { 0 });
+            commands.into_iter().for_each(|command| session.record_command(command));
             for head in packets {
-                let _ = session.answered(&Packet { head: &head, length: head.len() as u64, number: 0 });
+                let _ = session.handle_reply(&MysqlPacket { head: &head, length: head.len() as u64, sequence_id: 0 });
             }
         }
     }

@@ -2,20 +2,20 @@
 
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MysqlSessionEffect {
     /// A setting that can be made again on another connection.
     Setting,
     /// Nothing that the server does not tell of.
     Nothing,
     /// Something, by a name.
-    Something(&'static str),
+    Pins(&'static str),
 }
 
 /// Longest setting that is made again.
-const LONGEST: usize = 512;
+const MAX_SETTING_BYTES: usize = 512;
 
 /// Statements that begin so leave nothing by themselves.
-const HARMLESS: &[&str] = &[
+const HARMLESS_STATEMENTS: &[&str] = &[
     "select",
     "insert",
     "update",
@@ -45,7 +45,7 @@ const HARMLESS: &[&str] = &[
 ];
 
 /// Words that ask for what an earlier statement left, or leave something.
-const LEAVES: &[&str] = &[
+const SESSION_WORDS: &[&str] = &[
     "last_insert_id",
     "identity",
     "warning",
@@ -68,7 +68,7 @@ const LEAVES: &[&str] = &[
 ];
 
 /// Settings that are of one statement, of the server, or change how texts are read.
-const UNREPEATABLE: &[&str] = &[
+const UNREPEATABLE_SETTINGS: &[&str] = &[
     "global",
     "persist",
     "password",
@@ -87,7 +87,7 @@ const UNREPEATABLE: &[&str] = &[
 
 /// What may stand before a bracket and leaves nothing: functions of the server's, and words of the language. In order.
 #[rustfmt::skip]
-const KNOWN: &[&str] = &[
+const KNOWN_FUNCTIONS: &[&str] = &[
     "abs", "all", "and", "any", "any_value", "as", "ascii", "avg", "between", "bigint", "binary", "bit", "bit_and", "bit_length", "bit_or", "bit_xor",
     "by", "cast", "ceil", "ceiling", "char", "char_length", "character_length", "coalesce", "collate", "concat", "concat_ws", "conv", "convert",
     "count", "cume_dist", "curdate", "current_date", "current_time", "current_timestamp", "curtime", "database", "date", "date_add", "date_format",
@@ -110,45 +110,88 @@ const KNOWN: &[&str] = &[
 ];
 
 /// After these comes the name of a table or an index, whose columns may follow in brackets.
-const NAMES: &[&[u8]] =
-    &[b"into", b"table", b"references", b"index", b"key", b"as", b"with", b"recursive", b"view", b"exists"];
+const TABLE_NAME_PREFIXES: &[&[u8]] = &[
+    b"into",
+    b"table",
+    b"references",
+    b"index",
+    b"key",
+    b"as",
+    b"with",
+    b"recursive",
+    b"view",
+    b"exists",
+];
 
 /// Of one statement.
-pub fn kind(text: &[u8]) -> Kind {
-    let Some(bare) = bare(text) else { return Kind::Something("a statement that is not understood") };
+pub fn classify_statement(text: &[u8]) -> MysqlSessionEffect {
+    let Some(bare) = normalize_statement(text) else {
+        return MysqlSessionEffect::Pins("a statement that is not understood");
+    };
     let bare = bare.trim_ascii_start();
     let bare = bare.trim_ascii_end();
     let bare = bare.strip_suffix(b";").unwrap_or(bare);
     if bare.contains(&b';') {
-        return Kind::Something("several statements");
+        return MysqlSessionEffect::Pins("several statements");
     }
-    let end = bare.iter().position(|byte| !byte.is_ascii_alphabetic()).unwrap_or(bare.len());
-    let (first, has) = (&bare[..end], |word: &&str| memchr::memmem::find(bare, word.as_bytes()).is_some());
+    let end = bare
+        .iter()
+        .position(|byte| !byte.is_ascii_alphabetic())
+        .unwrap_or(bare.len());
+    let (first, has) = (&bare[..end], |word: &&str| {
+        memchr::memmem::find(bare, word.as_bytes()).is_some()
+    });
     match first {
-        b"set" if text.len() <= LONGEST && !bare.contains(&b'@') && !UNREPEATABLE.iter().any(has) => Kind::Setting,
-        b"set" => Kind::Something("SET"),
-        _ if !HARMLESS.iter().any(|word| word.as_bytes() == first) => Kind::Something("an unusual statement"),
-        _ if calls_unknown(bare) => Kind::Something("a function that is not known"),
-        _ if names_variable(bare) => Kind::Something("a variable"),
-        _ if LEAVES.iter().any(has) => Kind::Something("what a statement leaves"),
-        _ => Kind::Nothing,
+        b"set"
+            if text.len() <= MAX_SETTING_BYTES
+                && !bare.contains(&b'@')
+                && !UNREPEATABLE_SETTINGS.iter().any(has) =>
+        {
+            MysqlSessionEffect::Setting
+        }
+        b"set" => MysqlSessionEffect::Pins("SET"),
+        _ if !HARMLESS_STATEMENTS
+            .iter()
+            .any(|word| word.as_bytes() == first) =>
+        {
+            MysqlSessionEffect::Pins("an unusual statement")
+        }
+        _ if calls_unknown_function(bare) => {
+            MysqlSessionEffect::Pins("a function that is not known")
+        }
+        _ if names_variable(bare) => MysqlSessionEffect::Pins("a variable"),
+        _ if SESSION_WORDS.iter().any(has) => MysqlSessionEffect::Pins("what a statement leaves"),
+        _ => MysqlSessionEffect::Nothing,
     }
 }
 
 /// Whether a function is called that may be of the tenant's own: such a one may do anything.
-fn calls_unknown(bare: &[u8]) -> bool {
-    let word = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'.') || !byte.is_ascii();
+fn calls_unknown_function(bare: &[u8]) -> bool {
+    let word = |byte: &u8| {
+        byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'.') || !byte.is_ascii()
+    };
     let (mut last, mut before): (&[u8], &[u8]) = (b"", b"");
     let mut rest = bare;
     while let Some(first) = rest.first() {
-        let end = rest.iter().position(|byte| !word(byte)).unwrap_or(rest.len());
+        let end = rest
+            .iter()
+            .position(|byte| !word(byte))
+            .unwrap_or(rest.len());
         if end > 0 {
             (before, last) = (last, &rest[..end]);
             rest = &rest[end..];
             continue;
         }
-        let known = |name: &[u8]| KNOWN.binary_search_by(|other| other.as_bytes().cmp(name)).is_ok();
-        if *first == b'(' && !last.is_empty() && !known(last) && !NAMES.contains(&before) {
+        let known = |name: &[u8]| {
+            KNOWN_FUNCTIONS
+                .binary_search_by(|other| other.as_bytes().cmp(name))
+                .is_ok()
+        };
+        if *first == b'('
+            && !last.is_empty()
+            && !known(last)
+            && !TABLE_NAME_PREFIXES.contains(&before)
+        {
             return true;
         }
         if !first.is_ascii_whitespace() {
@@ -173,8 +216,8 @@ fn names_variable(bare: &[u8]) -> bool {
 }
 
 /// A statement in small letters, without comments and without what is between `'`. Names may be between other quotes, also those of functions, so that
-/// stays. `None`: it depends on the server's settings how it is read, or it does not end.
-fn bare(text: &[u8]) -> Option<Vec<u8>> {
+/// stays. `NoConnection`: it depends on the server's settings how it is read, or it does not end.
+fn normalize_statement(text: &[u8]) -> Option<Vec<u8>> {
     // In encodings like GBK and SJIS a letter may end in one of these.
     let ends_a_letter = |two: &[u8]| !two[0].is_ascii() && two[1] == b'`';
     if text.contains(&b'\\') || text.windows(2).any(ends_a_letter) {
@@ -220,12 +263,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_words_are_in_order() {
-        assert!(KNOWN.is_sorted());
+    fn known_functions_are_sorted() {
+        assert!(KNOWN_FUNCTIONS.is_sorted());
     }
 
     #[test]
-    fn statements_are_what_their_text_says() {
+    fn statements_are_classified_by_their_text() {
         for text in [
             "SELECT 1",
             "select 'a@b.c', @@version;",
@@ -235,7 +278,11 @@ mod tests {
             "-- x\nSELECT 2",
             "UPDATE t SET a = 1",
         ] {
-            assert_eq!(kind(text.as_bytes()), Kind::Nothing, "{text}");
+            assert_eq!(
+                classify_statement(text.as_bytes()),
+                MysqlSessionEffect::Nothing,
+                "{text}"
+            );
         }
         for text in [
             "SET NAMES utf8mb4",
@@ -243,7 +290,11 @@ mod tests {
             "SET SESSION time_zone = '+00:00', lock_wait_timeout=3",
             "SET character_set_results = NULL",
         ] {
-            assert_eq!(kind(text.as_bytes()), Kind::Setting, "{text}");
+            assert_eq!(
+                classify_statement(text.as_bytes()),
+                MysqlSessionEffect::Setting,
+                "{text}"
+            );
         }
         for text in [
             "SET @a = 1",
@@ -273,15 +324,27 @@ mod tests {
             "",
             "--",
         ] {
-            assert!(matches!(kind(text.as_bytes()), Kind::Something(_)), "{text}");
+            assert!(
+                matches!(
+                    classify_statement(text.as_bytes()),
+                    MysqlSessionEffect::Pins(_)
+                ),
+                "{text}"
+            );
         }
     }
 
     #[test]
-    fn a_letter_that_ends_in_a_quote_hides_nothing() {
+    fn a_multibyte_character_ending_in_a_quote_hides_nothing() {
         let text = b"SELECT 1 AS \x81`, '\x81`', GET_LOCK(0x61, 1), '', 1 AS \x81`, '\x81`'";
-        assert!(matches!(kind(text), Kind::Something(_)));
-        assert_eq!(kind("SELECT `größe` FROM t".as_bytes()), Kind::Nothing);
+        assert!(matches!(
+            classify_statement(text),
+            MysqlSessionEffect::Pins(_)
+        ));
+        assert_eq!(
+            classify_statement("SELECT `größe` FROM t".as_bytes()),
+            MysqlSessionEffect::Nothing
+        );
     }
 
     proptest! {
@@ -290,7 +353,7 @@ mod tests {
             let text = format!("SELECT {before} GET_LOCK('x', 1)");
             // A literal may hide it, nothing else.
             if !before.contains('\'') {
-                prop_assert!(matches!(kind(text.as_bytes()), Kind::Something(_)), "{text}");
+                prop_assert!(matches!(classify_statement(text.as_bytes()), MysqlSessionEffect::Pins(_)), "{text}");
             }
         }
     }

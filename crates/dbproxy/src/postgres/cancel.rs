@@ -13,55 +13,55 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use super::backend::Backend;
+use super::backend::PostgresBackend;
 
 /// Longest wait for the server to take one.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Process and secret, as the protocol calls them.
-pub(super) type SecretKey = (i32, i32);
+pub(super) type CancelKey = (i32, i32);
 
 /// Cancellations on their way to one backend.
 #[derive(Debug, Default)]
-pub(super) struct Cancels {
-    under_way: Cell<u32>,
-    over: Notify,
+pub(super) struct CancelsInFlight {
+    in_flight: Cell<u32>,
+    finished: Notify,
 }
 
-impl Cancels {
-    pub(super) fn are_under_way(&self) -> bool {
-        self.under_way.get() > 0
+impl CancelsInFlight {
+    pub(super) fn are_in_flight(&self) -> bool {
+        self.in_flight.get() > 0
     }
 
-    pub(super) async fn are_over(&self) {
-        while self.are_under_way() {
-            self.over.notified().await;
+    pub(super) async fn wait_finished(&self) {
+        while self.are_in_flight() {
+            self.finished.notified().await;
         }
     }
 }
 
 /// Whom each client's key means at the moment.
 #[derive(Debug, Default)]
-pub(super) struct Seats {
-    taken: RefCell<HashMap<SecretKey, Option<Served>>>,
+pub(super) struct CancelKeys {
+    targets: RefCell<HashMap<CancelKey, Option<CancelTarget>>>,
 }
 
 #[derive(Debug)]
-struct Served {
-    at: SocketAddr,
-    key: SecretKey,
-    cancels: Rc<Cancels>,
+struct CancelTarget {
+    addr: SocketAddr,
+    key: CancelKey,
+    cancels_in_flight: Rc<CancelsInFlight>,
 }
 
 /// One client's; its key means nothing any more when this is dropped.
-pub(super) struct Seat {
-    seats: Rc<Seats>,
-    pub(super) key: SecretKey,
+pub(super) struct CancelRegistration {
+    keys: Rc<CancelKeys>,
+    pub(super) key: CancelKey,
 }
 
-impl Seats {
-    pub(super) fn take(self: &Rc<Self>) -> Seat {
-        let mut taken = self.taken.borrow_mut();
+impl CancelKeys {
+    pub(super) fn register(self: &Rc<Self>) -> CancelRegistration {
+        let mut taken = self.targets.borrow_mut();
         let key = loop {
             let key = random_key();
             if !taken.contains_key(&key) {
@@ -69,56 +69,66 @@ impl Seats {
             }
         };
         taken.insert(key, None);
-        Seat { seats: self.clone(), key }
+        CancelRegistration {
+            keys: self.clone(),
+            key,
+        }
     }
 
     /// Passes a request on, if its client is being served. Nobody is told what came of it: so does the protocol.
-    pub(super) async fn cancel(&self, key: SecretKey) {
-        let served = self
-            .taken
-            .borrow()
-            .get(&key)
-            .and_then(|served| served.as_ref().map(|served| (served.at, served.key, served.cancels.clone())));
+    pub(super) async fn cancel(&self, key: CancelKey) {
+        let served = self.targets.borrow().get(&key).and_then(|served| {
+            served
+                .as_ref()
+                .map(|served| (served.addr, served.key, served.cancels_in_flight.clone()))
+        });
         // One that is on its way already does for both.
-        let Some((at, key, cancels)) = served.filter(|(_, _, cancels)| !cancels.are_under_way()) else { return };
-        let under_way = UnderWay::begin(cancels);
-        send(at, key).await;
+        let Some((at, key, cancels)) = served.filter(|(_, _, cancels)| !cancels.are_in_flight())
+        else {
+            return;
+        };
+        let under_way = InFlightGuard::begin(cancels);
+        send_cancel(at, key).await;
         drop(under_way);
     }
 }
 
-impl Seat {
+impl CancelRegistration {
     /// The client is served by `backend` from now on, or by none.
-    pub(super) fn serves(&self, backend: Option<&Backend>) {
-        let served = backend.map(|it| Served { at: it.at, key: it.facts.key, cancels: it.cancels.clone() });
-        self.seats.taken.borrow_mut().insert(self.key, served);
+    pub(super) fn set_backend(&self, backend: Option<&PostgresBackend>) {
+        let served = backend.map(|it| CancelTarget {
+            addr: it.addr,
+            key: it.state.key,
+            cancels_in_flight: it.cancels_in_flight.clone(),
+        });
+        self.keys.targets.borrow_mut().insert(self.key, served);
     }
 }
 
-impl Drop for Seat {
+impl Drop for CancelRegistration {
     fn drop(&mut self) {
-        self.seats.taken.borrow_mut().remove(&self.key);
+        self.keys.targets.borrow_mut().remove(&self.key);
     }
 }
 
-struct UnderWay(Rc<Cancels>);
+struct InFlightGuard(Rc<CancelsInFlight>);
 
-impl UnderWay {
-    fn begin(cancels: Rc<Cancels>) -> Self {
-        cancels.under_way.set(cancels.under_way.get() + 1);
+impl InFlightGuard {
+    fn begin(cancels: Rc<CancelsInFlight>) -> Self {
+        cancels.in_flight.set(cancels.in_flight.get() + 1);
         Self(cancels)
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        self.0.under_way.set(self.0.under_way.get() - 1);
-        self.0.over.notify_waiters();
+        self.0.in_flight.set(self.0.in_flight.get() - 1);
+        self.0.finished.notify_waiters();
     }
 }
 
 /// Sends a CancelRequest, and waits for the server to close: by then it has signalled the backend.
-pub(super) async fn send(at: SocketAddr, (pid, secret): SecretKey) {
+pub(super) async fn send_cancel(at: SocketAddr, (pid, secret): CancelKey) {
     let mut request = BytesMut::new();
     frontend::cancel_request(pid, secret, &mut request);
     let sent = async {
@@ -126,7 +136,7 @@ pub(super) async fn send(at: SocketAddr, (pid, secret): SecretKey) {
         stream.write_all(&request).await?;
         stream.read(&mut [0]).await
     };
-    match tokio::time::timeout(PATIENCE, sent).await {
+    match tokio::time::timeout(CANCEL_TIMEOUT, sent).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => tracing::debug!(%at, %error, "a cancellation did not get through"),
         Err(_) => tracing::debug!(%at, "a cancellation was not answered"),
@@ -134,11 +144,14 @@ pub(super) async fn send(at: SocketAddr, (pid, secret): SecretKey) {
 }
 
 /// Not to be guessed by another client.
-fn random_key() -> SecretKey {
+fn random_key() -> CancelKey {
     let mut bytes = [0_u8; 8];
     let random = ring::rand::SystemRandom::new();
     ring::rand::SecureRandom::fill(&random, &mut bytes).expect("the kernel has random bytes");
     let [a, b, c, d, e, f, g, h] = bytes;
     // Process ids are positive; some drivers count on it.
-    (i32::from_be_bytes([a & 0x7f, b, c, d]), i32::from_be_bytes([e, f, g, h]))
+    (
+        i32::from_be_bytes([a & 0x7f, b, c, d]),
+        i32::from_be_bytes([e, f, g, h]),
+    )
 }

@@ -3,22 +3,22 @@
 use bytes::{Buf, BytesMut};
 
 /// Bytes before a body.
-pub(super) const HEAD: usize = 5;
+pub(super) const HEADER_BYTES: usize = 5;
 /// The longest statement that is read as a whole. Longer ones pass in pieces, unread.
-pub(super) const LONGEST_READ: usize = 1 << 20;
+pub(super) const MAX_WHOLE_BYTES: usize = 1 << 20;
 /// Of other messages only the beginning matters, and names there are much shorter than this.
-const BEGINNING: usize = 16 << 10;
+const MAX_START_BYTES: usize = 16 << 10;
 /// What PostgreSQL itself takes at most.
-const LONGEST: usize = 0x3fff_ffff;
+const MAX_MESSAGE_BYTES: usize = 0x3fff_ffff;
 
 /// A length that no message has.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message of {0} bytes")]
-pub(super) struct Malformed(usize);
+pub(super) struct MalformedMessage(usize);
 
 /// What came next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum MessagePiece {
     /// A message.
     Whole(BytesMut),
     /// The beginning of a long message.
@@ -29,14 +29,14 @@ pub(super) enum Piece {
 
 /// Bytes that came from one side and were not dealt with.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub(super) struct PostgresFramer {
     bytes: BytesMut,
-    rest: usize,
+    bytes_left: usize,
 }
 
-impl Inbox {
+impl PostgresFramer {
     /// Where to read to.
-    pub(super) fn room(&mut self) -> &mut BytesMut {
+    pub(super) fn buffer(&mut self) -> &mut BytesMut {
         &mut self.bytes
     }
 
@@ -46,17 +46,23 @@ impl Inbox {
 
     /// Whether nothing of a message has passed whose end has not.
     pub(super) fn is_between_messages(&self) -> bool {
-        self.rest == 0
+        self.bytes_left == 0
     }
 
     /// As many whole messages with `plain` tags as there are, in one piece.
     ///
     /// # Errors
     /// [`Malformed`].
-    pub(super) fn run(&mut self, plain: impl Fn(u8) -> bool) -> Result<Option<BytesMut>, Malformed> {
+    pub(super) fn take_run(
+        &mut self,
+        plain: impl Fn(u8) -> bool,
+    ) -> Result<Option<BytesMut>, MalformedMessage> {
         let mut end = 0;
-        while self.rest == 0 && self.bytes.len() >= end + HEAD && plain(self.bytes[end]) {
-            let length = length(&self.bytes[end..])?;
+        while self.bytes_left == 0
+            && self.bytes.len() >= end + HEADER_BYTES
+            && plain(self.bytes[end])
+        {
+            let length = message_length(&self.bytes[end..])?;
             if self.bytes.len() < end + length {
                 break;
             }
@@ -65,44 +71,52 @@ impl Inbox {
         Ok((end > 0).then(|| self.bytes.split_to(end)))
     }
 
-    /// What comes next; `None`: more bytes are needed.
+    /// What comes next; `NoConnection`: more bytes are needed.
     ///
     /// # Errors
     /// [`Malformed`].
-    pub(super) fn next(&mut self) -> Result<Option<Piece>, Malformed> {
-        if self.rest > 0 {
-            let more = self.bytes.split_to(self.rest.min(self.bytes.len()));
-            self.rest -= more.len();
-            return Ok((!more.is_empty()).then_some(Piece::More(more)));
+    pub(super) fn next_piece(&mut self) -> Result<Option<MessagePiece>, MalformedMessage> {
+        if self.bytes_left > 0 {
+            let more = self.bytes.split_to(self.bytes_left.min(self.bytes.len()));
+            self.bytes_left -= more.len();
+            return Ok((!more.is_empty()).then_some(MessagePiece::More(more)));
         }
-        if self.bytes.len() < HEAD {
+        if self.bytes.len() < HEADER_BYTES {
             return Ok(None);
         }
-        let (length, most) = (length(&self.bytes)?, longest_read(self.bytes[0]));
+        let (length, most) = (message_length(&self.bytes)?, max_whole_bytes(self.bytes[0]));
         if self.bytes.len() >= length {
-            return Ok(Some(Piece::Whole(self.bytes.split_to(length))));
+            return Ok(Some(MessagePiece::Whole(self.bytes.split_to(length))));
         }
         if length <= most || self.bytes.len() < most {
             return Ok(None);
         }
         let start = self.bytes.split_to(self.bytes.len());
-        self.rest = length - start.len();
-        Ok(Some(Piece::Start(start)))
+        self.bytes_left = length - start.len();
+        Ok(Some(MessagePiece::Start(start)))
     }
 }
 
-fn longest_read(tag: u8) -> usize {
-    if matches!(tag, b'Q' | b'P') { LONGEST_READ } else { BEGINNING }
+fn max_whole_bytes(tag: u8) -> usize {
+    if matches!(tag, b'Q' | b'P') {
+        MAX_WHOLE_BYTES
+    } else {
+        MAX_START_BYTES
+    }
 }
 
 /// Of the message that `bytes` begin with, its tag included.
-fn length(bytes: &[u8]) -> Result<usize, Malformed> {
-    let length = (&bytes[1..HEAD]).get_u32() as usize;
-    if (4..=LONGEST).contains(&length) { Ok(length + 1) } else { Err(Malformed(length)) }
+fn message_length(bytes: &[u8]) -> Result<usize, MalformedMessage> {
+    let length = (&bytes[1..HEADER_BYTES]).get_u32() as usize;
+    if (4..=MAX_MESSAGE_BYTES).contains(&length) {
+        Ok(length + 1)
+    } else {
+        Err(MalformedMessage(length))
+    }
 }
 
 /// A text that ends with 0, and what follows it.
-pub(super) fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(super) fn split_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|&byte| byte == 0)?;
     Some((&bytes[..end], &bytes[end + 1..]))
 }
@@ -114,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+    fn encode_message(tag: u8, body: &[u8]) -> Vec<u8> {
         let mut bytes = vec![tag];
         bytes.put_u32(4 + body.len() as u32);
         bytes.extend_from_slice(body);
@@ -122,13 +136,16 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_cannot_be_end_the_stream() {
+    fn impossible_lengths_are_malformed() {
         for length in [0_u32, 3, 0x4000_0000, u32::MAX] {
-            let mut inbox = Inbox::default();
-            inbox.room().put_u8(b'Q');
-            inbox.room().put_u32(length);
-            assert_eq!(inbox.next(), Err(Malformed(length as usize)));
-            assert_eq!(inbox.run(|_| true), Err(Malformed(length as usize)));
+            let mut inbox = PostgresFramer::default();
+            inbox.buffer().put_u8(b'Q');
+            inbox.buffer().put_u32(length);
+            assert_eq!(inbox.next_piece(), Err(MalformedMessage(length as usize)));
+            assert_eq!(
+                inbox.take_run(|_| true),
+                Err(MalformedMessage(length as usize))
+            );
         }
     }
 
@@ -139,17 +156,17 @@ mod tests {
             cut in 1_usize..30_000,
             runs: bool,
         ) {
-            let sent: Vec<u8> = bodies.iter().flat_map(|&(tag, size)| message(tag, &vec![tag; size])).collect();
-            let (mut inbox, mut got) = (Inbox::default(), Vec::new());
+            let sent: Vec<u8> = bodies.iter().flat_map(|&(tag, size)| encode_message(tag, &vec![tag; size])).collect();
+            let (mut inbox, mut got) = (PostgresFramer::default(), Vec::new());
             for part in sent.chunks(cut) {
-                inbox.room().extend_from_slice(part);
+                inbox.buffer().extend_from_slice(part);
                 loop {
-                    if runs && let Some(run) = inbox.run(|tag| tag == b'D').unwrap() {
+                    if runs && let Some(run) = inbox.take_run(|tag| tag == b'D').unwrap() {
                         got.extend_from_slice(&run);
                         continue;
                     }
-                    let Some(piece) = inbox.next().unwrap() else { break };
-                    let (Piece::Whole(bytes) | Piece::Start(bytes) | Piece::More(bytes)) = piece;
+                    let Some(piece) = inbox.next_piece().unwrap() else { break };
+                    let (MessagePiece::Whole(bytes) | MessagePiece::Start(bytes) | MessagePiece::More(bytes)) = piece;
                     got.extend_from_slice(&bytes);
                 }
             }

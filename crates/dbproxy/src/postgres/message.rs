@@ -5,59 +5,60 @@ use bytes::{BufMut, Bytes, BytesMut};
 use nearpath_connpool::pool::NoConnection;
 
 /// A class of errors, by PostgreSQL's own list (its manual, appendix A).
-pub(super) mod state {
-    pub(in super::super) const PROTOCOL: &str = "08P01";
-    pub(in super::super) const NO_CONNECTION: &str = "08006";
-    pub(in super::super) const TOO_MANY: &str = "53300";
-    pub(in super::super) const WRONG_PASSWORD: &str = "28P01";
+pub(super) mod sqlstate {
+    pub(in super::super) const PROTOCOL_VIOLATION: &str = "08P01";
+    pub(in super::super) const CONNECTION_FAILURE: &str = "08006";
+    pub(in super::super) const TOO_MANY_CONNECTIONS: &str = "53300";
+    pub(in super::super) const INVALID_PASSWORD: &str = "28P01";
 }
 
 /// The password is right, or not asked for.
-pub(super) const AUTHENTICATED: &[u8] = b"R\0\0\0\x08\0\0\0\0";
-pub(super) const ASK_CLEARTEXT: &[u8] = b"R\0\0\0\x08\0\0\0\x03";
-pub(super) const CLOSED: &[u8] = b"3\0\0\0\x04";
+pub(super) const AUTHENTICATION_OK: &[u8] = b"R\0\0\0\x08\0\0\0\0";
+pub(super) const CLEARTEXT_REQUEST: &[u8] = b"R\0\0\0\x08\0\0\0\x03";
+pub(super) const CLOSE_COMPLETE: &[u8] = b"3\0\0\0\x04";
 
 /// Begins a message, lets `body` write, and fills in the length.
-pub(super) fn message(out: &mut BytesMut, tag: u8, body: impl FnOnce(&mut BytesMut)) {
+pub(super) fn write_message(out: &mut BytesMut, tag: u8, body: impl FnOnce(&mut BytesMut)) {
     out.put_u8(tag);
     let at = out.len();
     out.put_u32(0);
     body(out);
-    let length = u32::try_from(out.len() - at).expect("what is written here is shorter than what was read");
+    let length =
+        u32::try_from(out.len() - at).expect("what is written here is shorter than what was read");
     out[at..at + 4].copy_from_slice(&length.to_be_bytes());
 }
 
 /// A text and the 0 at its end.
-pub(super) fn text(out: &mut BytesMut, text: &[u8]) {
+pub(super) fn write_text(out: &mut BytesMut, text: &[u8]) {
     out.extend_from_slice(text);
     out.put_u8(0);
 }
 
-pub(super) fn ready(out: &mut BytesMut, status: u8) {
-    message(out, b'Z', |out| out.put_u8(status));
+pub(super) fn write_ready(out: &mut BytesMut, status: u8) {
+    write_message(out, b'Z', |out| out.put_u8(status));
 }
 
-pub(super) fn tag(out: &mut BytesMut, command: &str) {
-    message(out, b'C', |out| text(out, command.as_bytes()));
+pub(super) fn write_command_tag(out: &mut BytesMut, command: &str) {
+    write_message(out, b'C', |out| write_text(out, command.as_bytes()));
 }
 
-pub(super) fn parameter(out: &mut BytesMut, name: &str, value: &str) {
-    message(out, b'S', |out| {
-        text(out, name.as_bytes());
-        text(out, value.as_bytes());
+pub(super) fn write_parameter(out: &mut BytesMut, name: &str, value: &str) {
+    write_message(out, b'S', |out| {
+        write_text(out, name.as_bytes());
+        write_text(out, value.as_bytes());
     });
 }
 
-pub(super) fn key(out: &mut BytesMut, (pid, secret): (i32, i32)) {
-    message(out, b'K', |out| {
+pub(super) fn write_key(out: &mut BytesMut, (pid, secret): (i32, i32)) {
+    write_message(out, b'K', |out| {
         out.put_i32(pid);
         out.put_i32(secret);
     });
 }
 
-pub(super) fn ask_md5(salt: [u8; 4]) -> Bytes {
+pub(super) fn md5_request(salt: [u8; 4]) -> Bytes {
     let mut out = BytesMut::new();
-    message(&mut out, b'R', |out| {
+    write_message(&mut out, b'R', |out| {
         out.put_u32(5);
         out.extend_from_slice(&salt);
     });
@@ -65,13 +66,19 @@ pub(super) fn ask_md5(salt: [u8; 4]) -> Bytes {
 }
 
 /// An error after which the connection ends.
-pub(super) fn fatal(state: &str, what: &str, hint: &str) -> Bytes {
+pub(super) fn fatal_error(state: &str, what: &str, hint: &str) -> Bytes {
     let mut out = BytesMut::new();
-    message(&mut out, b'E', |out| {
-        for (field, value) in [(b'S', "FATAL"), (b'V', "FATAL"), (b'C', state), (b'M', what), (b'H', hint)] {
+    write_message(&mut out, b'E', |out| {
+        for (field, value) in [
+            (b'S', "FATAL"),
+            (b'V', "FATAL"),
+            (b'C', state),
+            (b'M', what),
+            (b'H', hint),
+        ] {
             if !value.is_empty() {
                 out.put_u8(field);
-                text(out, value.as_bytes());
+                write_text(out, value.as_bytes());
             }
         }
         out.put_u8(0);
@@ -80,21 +87,25 @@ pub(super) fn fatal(state: &str, what: &str, hint: &str) -> Bytes {
 }
 
 /// What a client hears that gets no connection.
-pub(super) fn no_connection(why: &NoConnection) -> Bytes {
+pub(super) fn no_connection_error(why: &NoConnection) -> Bytes {
     match why {
-        NoConnection::Exhausted { .. } => fatal(
-            state::TOO_MANY,
+        NoConnection::Exhausted { .. } => fatal_error(
+            sqlstate::TOO_MANY_CONNECTIONS,
             &format!("nearpath: {why}"),
             "Raise `max` of this destination in the function's egress (below the server's max_connections), or `wait`.",
         ),
-        NoConnection::Refused { .. } => fatal(state::NO_CONNECTION, &format!("nearpath: {why}"), ""),
+        NoConnection::Refused { .. } => fatal_error(
+            sqlstate::CONNECTION_FAILURE,
+            &format!("nearpath: {why}"),
+            "",
+        ),
     }
 }
 
 /// A field of an ErrorResponse's or a NoticeResponse's body.
-pub(super) fn field(mut body: &[u8], wanted: u8) -> Option<&[u8]> {
+pub(super) fn find_field(mut body: &[u8], wanted: u8) -> Option<&[u8]> {
     while let Some((&field, rest)) = body.split_first().filter(|(field, _)| **field != 0) {
-        let (value, rest) = super::frame::text(rest)?;
+        let (value, rest) = super::frame::split_text(rest)?;
         if field == wanted {
             return Some(value);
         }
@@ -109,9 +120,18 @@ mod tests {
 
     #[test]
     fn an_error_has_the_fields_that_drivers_read() {
-        let error = fatal(state::TOO_MANY, "full", "more");
+        let error = fatal_error(sqlstate::TOO_MANY_CONNECTIONS, "full", "more");
         assert_eq!(usize::from(error[4]), error.len() - 1);
-        let fields = [b'S', b'C', b'M', b'H', b'D'].map(|wanted| field(&error[5..], wanted));
-        assert_eq!(fields, [Some(&b"FATAL"[..]), Some(b"53300"), Some(b"full"), Some(b"more"), None]);
+        let fields = [b'S', b'C', b'M', b'H', b'D'].map(|wanted| find_field(&error[5..], wanted));
+        assert_eq!(
+            fields,
+            [
+                Some(&b"FATAL"[..]),
+                Some(b"53300"),
+                Some(b"full"),
+                Some(b"more"),
+                None
+            ]
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! PostgreSQL's protocol 3 (its manual, chapter "Frontend/Backend Protocol"): many short-lived clients on few backends.
 //!
-//! A client comes in by the [`handshake`]: it shows by what right, or is the function as whom the node logs in ([`login`], [`auth`]), and hears how its
-//! session begins. Then it is a [`relay`], who has a backend only while a transaction is open (`mode=transaction`) or as long as it stays
+//! A client comes in by the [`handshake`]: it shows by what right, or is the function as whom the node logs in ([`login`], [`parse_auth`]), and hears how its
+//! session begins. Then it is a [`handle_backend`], who has a backend only while a transaction is open (`mode=transaction`) or as long as it stays
 //! (`mode=session`). [`session`] decides which, message by message, without socket or clock: it counts expected replies, keeps prepared statements and
 //! settings with the client, and pins a client to its backend for what cannot be moved ([`session_effect`]). A backend goes back to the bench when ReadyForQuery has
 //! shown that nothing is under way, and is cleaned first when something may be left in it.
@@ -27,77 +27,114 @@ use std::io;
 
 use tokio::net::TcpStream;
 
-use super::Visit;
-use connection::Line;
-use handshake::Turned;
-use relay::Visitor;
-use startup::{Opening, Startup};
+use super::ClientContext;
+use connection::PostgresConnection;
+use handshake::HandshakeError;
+use relay::PostgresRelay;
+use startup::{FirstPacket, PostgresStartup};
 
 /// One connection of a function to a PostgreSQL server.
 ///
 /// # Errors
 /// When its connection breaks. What goes wrong at the server is told to the client, in the server's words.
-pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
-    let mut client = Line::new(client);
-    match handshake::first_words(&mut client).await {
-        Ok(Opening::Cancel(key)) => {
-            state::of(&visit).seats.cancel(key).await;
+pub async fn serve(client: TcpStream, visit: ClientContext) -> io::Result<()> {
+    let mut client = PostgresConnection::new(client);
+    match handshake::read_first_packet(&mut client).await {
+        Ok(FirstPacket::Cancel(key)) => {
+            state::state_of(&visit).cancel_keys.cancel(key).await;
             Ok(())
         }
-        Ok(Opening::Start(startup)) if startup.replicates() => replicate(client, startup, &visit).await,
-        Ok(Opening::Start(startup)) => receive(client, startup, visit).await,
-        Ok(Opening::Encrypt | Opening::Unknown(_)) => unreachable!("they are answered at the door"),
-        Err(turned) => turn_away(client, turned, &visit).await,
+        Ok(FirstPacket::Start(startup)) if startup.is_replication() => {
+            relay_replication(client, startup, &visit).await
+        }
+        Ok(FirstPacket::Start(startup)) => serve_session(client, startup, visit).await,
+        Ok(FirstPacket::Encryption | FirstPacket::Unknown(_)) => {
+            unreachable!("they are answered at the door")
+        }
+        Err(turned) => reject_client(client, turned, &visit).await,
     }
 }
 
-async fn receive(mut client: Line<TcpStream>, startup: Startup, visit: Visit) -> io::Result<()> {
-    let room = state::of(&visit);
-    let seat = room.seats.take();
-    let entering = handshake::enter(&mut client, startup, &visit, &room, &seat);
-    let late = |_| Err(Turned::Away(io::ErrorKind::TimedOut.into()));
-    match tokio::time::timeout(handshake::PATIENCE + visit.upstream.destination.egress.wait, entering)
-        .await
-        .unwrap_or_else(late)
+async fn serve_session(
+    mut client: PostgresConnection<TcpStream>,
+    startup: PostgresStartup,
+    visit: ClientContext,
+) -> io::Result<()> {
+    let room = state::state_of(&visit);
+    let seat = room.cancel_keys.register();
+    let entering = handshake::accept_client(&mut client, startup, &visit, &room, &seat);
+    let late = |_| Err(HandshakeError::Disconnected(io::ErrorKind::TimedOut.into()));
+    match tokio::time::timeout(
+        handshake::HANDSHAKE_TIMEOUT + visit.upstream.destination.egress.wait,
+        entering,
+    )
+    .await
+    .unwrap_or_else(late)
     {
-        Ok(guest) => Visitor::new(client, guest, seat, room, visit).stay().await,
-        Err(turned) => turn_away(client, turned, &visit).await,
+        Ok(guest) => {
+            PostgresRelay::new(client, guest, seat, room, visit)
+                .run()
+                .await
+        }
+        Err(turned) => reject_client(client, turned, &visit).await,
     }
 }
 
 /// Tells a client why it does not come in.
-async fn turn_away(mut client: Line<TcpStream>, turned: Turned, visit: &Visit) -> io::Result<()> {
+async fn reject_client(
+    mut client: PostgresConnection<TcpStream>,
+    turned: HandshakeError,
+    visit: &ClientContext,
+) -> io::Result<()> {
     let words = match turned {
-        Turned::Away(error) => return Err(error),
-        Turned::Down(unfit) => {
-            tracing::debug!(function = %visit.caller.function, to = visit.upstream.destination.key.to, %unfit, "not let in");
-            unfit.write_down(&visit.upstream.ledger);
-            unfit.words(&visit.upstream.destination.key.to)
+        HandshakeError::Disconnected(error) => return Err(error),
+        HandshakeError::Backend(unfit) => {
+            tracing::debug!(function = %visit.caller.function, to = visit.upstream.destination.key.host_port, %unfit, "not let in");
+            unfit.count_refusal(&visit.upstream.counters);
+            unfit.to_message(&visit.upstream.destination.key.host_port)
         }
-        Turned::Wrong(state, what) => message::fatal(state, &format!("nearpath: {what}"), ""),
+        HandshakeError::Client(state, what) => {
+            message::fatal_error(state, &format!("nearpath: {what}"), "")
+        }
     };
-    client.out.extend_from_slice(&words);
+    client.outgoing.extend_from_slice(&words);
     client.flush().await
 }
 
 /// A stream of changes has a connection of its own, from end to end.
-async fn replicate(mut client: Line<TcpStream>, startup: Startup, visit: &Visit) -> io::Result<()> {
+async fn relay_replication(
+    mut client: PostgresConnection<TcpStream>,
+    startup: PostgresStartup,
+    visit: &ClientContext,
+) -> io::Result<()> {
     if visit.upstream.destination.egress.login.is_some() {
         let what = "replication needs the function's own login: leave `user` out of its egress";
-        return turn_away(client, Turned::Wrong(message::state::PROTOCOL, what.into()), visit).await;
+        return reject_client(
+            client,
+            HandshakeError::Client(message::sqlstate::PROTOCOL_VIOLATION, what.into()),
+            visit,
+        )
+        .await;
     }
-    visit.upstream.ledger.pinned("replication");
+    visit.upstream.counters.count_pin("replication");
     let deadline = std::time::Instant::now() + visit.upstream.destination.egress.wait;
-    let opened = match visit.upstream.backends.connect(&visit.upstream.destination, deadline).await {
-        Ok(lease) => login::open(lease, visit).await,
+    let opened = match visit
+        .upstream
+        .source
+        .connect(&visit.upstream.destination, deadline)
+        .await
+    {
+        Ok(lease) => login::open_connection(lease, visit).await,
         Err(none) => Err(none.into()),
     };
     let (mut server, _) = match opened {
         Ok(opened) => opened,
-        Err(unfit) => return turn_away(client, Turned::Down(unfit), visit).await,
+        Err(unfit) => return reject_client(client, HandshakeError::Backend(unfit), visit).await,
     };
-    server.out.extend_from_slice(&startup.packet());
-    server.out.extend_from_slice(client.inbox.room());
+    server.outgoing.extend_from_slice(&startup.encode());
+    server.outgoing.extend_from_slice(client.incoming.buffer());
     server.flush().await?;
-    tokio::io::copy_bidirectional(&mut client.stream, &mut server.stream).await.map(|_| ())
+    tokio::io::copy_bidirectional(&mut client.stream, &mut server.stream)
+        .await
+        .map(|_| ())
 }

@@ -4,28 +4,28 @@ use std::io;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use nearpath_types::egress::Login;
+use nearpath_types::egress::EgressLogin;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::frame::{Frames, Malformed};
-use super::settings::{Identity, authenticate, command};
-use nearpath_connpool::destination::Destination;
-use nearpath_connpool::idle::Reused;
-use nearpath_connpool::socket::Socket;
+use super::frame::{MalformedResp, RespFramer};
+use super::settings::{RedisIdentity, auth_command, encode_command};
+use nearpath_connpool::destination::EgressDestination;
+use nearpath_connpool::idle::ReusableConnection;
+use nearpath_connpool::socket::UpstreamSocket;
 
 /// Longest wait for a backend to be cleaned; one that takes longer is closed.
-pub const CLEANING: Duration = Duration::from_secs(5);
+pub const CLEAN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// See the module.
 #[derive(Debug)]
-pub struct Backend {
+pub struct RedisBackend {
     /// Its connection.
-    pub socket: Socket,
+    pub socket: UpstreamSocket,
 }
 
 /// Why a connection could not be set up or cleaned.
 #[derive(Debug, thiserror::Error)]
-pub enum Unfit {
+pub enum RedisBackendError {
     /// What the server said to one of the commands, a line of the protocol.
     #[error("{}", String::from_utf8_lossy(.0))]
     Refused(Vec<u8>),
@@ -34,58 +34,74 @@ pub enum Unfit {
     Broken(#[from] io::Error),
 }
 
-impl Reused for Backend {
+impl ReusableConnection for RedisBackend {
     fn is_quiet(&self) -> bool {
         self.socket.is_quiet()
     }
 
-    fn is_at_home(&self) -> bool {
-        self.socket.is_at_home()
+    fn is_binding_current(&self) -> bool {
+        self.socket.is_binding_current()
     }
 
     fn close(self) {
-        tokio::task::spawn_local(self.socket.leave(b""));
+        tokio::task::spawn_local(self.socket.close_with_message(b""));
     }
 }
 
-impl Backend {
+impl RedisBackend {
     /// Logs a new connection in and makes it `identity`.
     ///
     /// # Errors
     /// When the server refuses, or the connection breaks.
-    pub async fn set_up(&mut self, to: &Destination, identity: &Identity) -> Result<(), Unfit> {
-        let mut commands = login(to);
-        commands.extend(identity.commands(None));
-        self.done(&commands).await
+    pub async fn set_up(
+        &mut self,
+        to: &EgressDestination,
+        identity: &RedisIdentity,
+    ) -> Result<(), RedisBackendError> {
+        let mut commands = login_commands(to);
+        commands.extend(identity.setup_commands(None));
+        self.run_commands(&commands).await
     }
 
     /// Removes all that a client left in it, and proves it by the replies: whatever else was under way would come before them.
     ///
     /// # Errors
     /// As [`set_up`](Self::set_up); servers before 6.2 know no reset.
-    pub async fn clean(&mut self, to: &Destination, identity: &Identity) -> Result<(), Unfit> {
-        let mut commands = vec![command(&[b"RESET"])];
-        commands.extend(login(to));
-        commands.extend(identity.commands(Some(identity)));
-        self.done(&commands).await
+    pub async fn clean(
+        &mut self,
+        to: &EgressDestination,
+        identity: &RedisIdentity,
+    ) -> Result<(), RedisBackendError> {
+        let mut commands = vec![encode_command(&[b"RESET"])];
+        commands.extend(login_commands(to));
+        commands.extend(identity.setup_commands(Some(identity)));
+        self.run_commands(&commands).await
     }
 
-    /// Reads one value; `None`: it is none, or too long to be held.
+    /// Reads one value; `NoConnection`: it is none, or too long to be held.
     ///
     /// # Errors
     /// When the connection breaks, or more comes than the value: then it serves nobody any more.
-    pub async fn get(&mut self, key: &[u8], longest: usize) -> Result<Vec<u8>, Unfit> {
-        self.socket.write_all(&command(&[b"GET", key])).await?;
+    pub async fn get_value(
+        &mut self,
+        key: &[u8],
+        longest: usize,
+    ) -> Result<Vec<u8>, RedisBackendError> {
+        self.socket
+            .write_all(&encode_command(&[b"GET", key]))
+            .await?;
         self.socket.flush().await?;
-        let (mut frames, mut input, mut seen) = (Frames::default(), BytesMut::new(), 0);
+        let (mut frames, mut input, mut seen) = (RespFramer::default(), BytesMut::new(), 0);
         while input.len() <= longest {
             if self.socket.read_buf(&mut input).await? == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
-            let (used, value) = frames.step(&input[seen..]).map_err(no_redis)?;
+            let (used, value) = frames.step(&input[seen..]).map_err(not_redis_error)?;
             seen += used;
             match value {
-                Some(value) if value.is_error() => return Err(Unfit::Refused(value.line.to_vec())),
+                Some(value) if value.is_error() => {
+                    return Err(RedisBackendError::Refused(value.line.to_vec()));
+                }
                 Some(value) if value.is_push() || seen < input.len() => break,
                 Some(_) => return Ok(input.to_vec()),
                 None => {}
@@ -95,29 +111,40 @@ impl Backend {
     }
 
     /// Has commands done; none may be refused.
-    async fn done(&mut self, commands: &[Vec<u8>]) -> Result<(), Unfit> {
+    async fn run_commands(&mut self, commands: &[Vec<u8>]) -> Result<(), RedisBackendError> {
         if commands.is_empty() {
             return Ok(());
         }
         self.socket.write_all(&commands.concat()).await?;
         self.socket.flush().await?;
-        let (mut frames, mut input, mut left) = (Frames::default(), BytesMut::new(), commands.len());
+        let (mut frames, mut input, mut left) =
+            (RespFramer::default(), BytesMut::new(), commands.len());
         while left > 0 {
             if self.socket.read_buf(&mut input).await? == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
-            left = replies(&mut frames, &mut input, left)?;
+            left = count_replies(&mut frames, &mut input, left)?;
         }
-        if input.is_empty() { Ok(()) } else { Err(no_redis(Malformed).into()) }
+        if input.is_empty() {
+            Ok(())
+        } else {
+            Err(not_redis_error(MalformedResp).into())
+        }
     }
 }
 
 /// Counts the replies in `input`; how many are left.
-fn replies(frames: &mut Frames, input: &mut BytesMut, mut left: usize) -> Result<usize, Unfit> {
+fn count_replies(
+    frames: &mut RespFramer,
+    input: &mut BytesMut,
+    mut left: usize,
+) -> Result<usize, RedisBackendError> {
     while left > 0 && !input.is_empty() {
-        let (used, value) = frames.step(input).map_err(no_redis)?;
+        let (used, value) = frames.step(input).map_err(not_redis_error)?;
         match value {
-            Some(value) if value.is_error() => return Err(Unfit::Refused(value.line.to_vec())),
+            Some(value) if value.is_error() => {
+                return Err(RedisBackendError::Refused(value.line.to_vec()));
+            }
             Some(value) if !value.is_push() => left -= 1,
             _ => {}
         }
@@ -127,13 +154,26 @@ fn replies(frames: &mut Frames, input: &mut BytesMut, mut left: usize) -> Result
 }
 
 /// What the other end says is not RESP.
-pub fn no_redis(_: Malformed) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what it says is not RESP: is it Redis? `protocol=tcp` carries anything")
+pub fn not_redis_error(_: MalformedResp) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "what it says is not RESP: is it Redis? `protocol=tcp` carries anything",
+    )
 }
 
 /// What logs the node in, where it does.
-fn login(to: &Destination) -> Vec<Vec<u8>> {
-    let Some(Login { user, password: Some(secret), .. }) = &to.egress.login else { return Vec::new() };
-    let password = to.secrets.get(secret).map_or(&b""[..], |secret| secret.trim_ascii_end());
-    vec![authenticate(Some(user.as_bytes()), password)]
+fn login_commands(to: &EgressDestination) -> Vec<Vec<u8>> {
+    let Some(EgressLogin {
+        user,
+        password: Some(secret),
+        ..
+    }) = &to.egress.login
+    else {
+        return Vec::new();
+    };
+    let password = to
+        .secrets
+        .get(secret)
+        .map_or(&b""[..], |secret| secret.trim_ascii_end());
+    vec![auth_command(Some(user.as_bytes()), password)]
 }

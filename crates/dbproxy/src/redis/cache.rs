@@ -5,82 +5,118 @@
 
 use std::time::{Duration, Instant};
 
-use super::command_effect::Effect;
-use super::settings::Reader;
-use crate::lru::{Larder, Ticket};
+use super::command_effect::CommandEffect;
+use super::settings::ReaderIdentity;
+use crate::lru::{ByteBoundedLru, CacheTicket};
 
 /// Bytes of values that are kept for one function, or one chain that shares.
-pub const BOUND: usize = 16 << 20;
+pub const MAX_CACHE_BYTES: usize = 16 << 20;
 /// Longest answer that is kept.
-pub const LONGEST: usize = 64 << 10;
+pub const MAX_REPLY_BYTES: usize = 64 << 10;
 /// Readers of one value.
-const READERS: usize = 4;
+const MAX_READERS_PER_VALUE: usize = 4;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Answers {
-    larder: Larder<Vec<Held>>,
-    time: Duration,
+pub struct RedisCache {
+    lru: ByteBoundedLru<Vec<CachedReply>>,
+    max_age: Duration,
 }
 
 #[derive(Debug, Clone)]
-struct Held {
-    reader: Reader,
+struct CachedReply {
+    reader: ReaderIdentity,
     reply: Vec<u8>,
-    until: Instant,
+    expires_at: Instant,
 }
 
 /// An answer that may be kept once it has come.
 #[derive(Debug)]
-pub struct Asked {
-    ticket: Ticket,
-    reader: Reader,
-    at: Instant,
+pub struct PendingRead {
+    ticket: CacheTicket,
+    reader: ReaderIdentity,
+    requested_at: Instant,
 }
 
-impl Answers {
+impl RedisCache {
     /// None; each is kept for so long.
-    pub fn new(time: Duration) -> Self {
-        Self { larder: Larder::new(BOUND), time }
+    pub fn new(max_age: Duration) -> Self {
+        Self {
+            lru: ByteBoundedLru::new(MAX_CACHE_BYTES),
+            max_age,
+        }
     }
 
     /// What a reader was told of a key, as `GET` tells it.
-    pub fn get(&mut self, db: u32, key: &[u8], reader: &Reader, now: Instant) -> Option<&[u8]> {
-        let all = self.larder.get(&of(db, key))?;
-        let held = all.iter().find(|held| held.reader == *reader && held.until > now)?;
+    pub fn get(
+        &mut self,
+        db: u32,
+        key: &[u8],
+        reader: &ReaderIdentity,
+        now: Instant,
+    ) -> Option<&[u8]> {
+        let all = self.lru.get(&cache_key(db, key))?;
+        let held = all
+            .iter()
+            .find(|held| held.reader == *reader && held.expires_at > now)?;
         Some(&held.reply)
     }
 
     /// A reader asks the server.
-    pub fn ask(&mut self, db: u32, key: &[u8], reader: Reader, now: Instant) -> Asked {
-        Asked { ticket: self.larder.ask(&of(db, key)), reader, at: now }
+    pub fn begin_read(
+        &mut self,
+        db: u32,
+        key: &[u8],
+        reader: ReaderIdentity,
+        now: Instant,
+    ) -> PendingRead {
+        PendingRead {
+            ticket: self.lru.issue_ticket(&cache_key(db, key)),
+            reader,
+            requested_at: now,
+        }
     }
 
     /// The server's answer, as `GET` gives it. It is as old as its question.
-    pub fn put(&mut self, asked: Asked, reply: &[u8], now: Instant) {
-        let Asked { ticket, reader, at } = asked;
-        if reply.len() > LONGEST {
+    pub fn store(&mut self, asked: PendingRead, reply: &[u8], now: Instant) {
+        let PendingRead {
+            ticket,
+            reader,
+            requested_at: at,
+        } = asked;
+        if reply.len() > MAX_REPLY_BYTES {
             return;
         }
-        let mut all = self.larder.get(ticket.key()).cloned().unwrap_or_default();
-        all.retain(|held| held.reader != reader && held.until > now);
-        all.truncate(READERS - 1);
-        all.push(Held { reader, reply: reply.to_vec(), until: at + self.time });
-        let content = all.iter().map(|held| held.reply.len() + size_of::<Held>() + held.reader.size()).sum();
-        self.larder.put(&ticket, all, content);
+        let mut all = self.lru.get(ticket.key()).cloned().unwrap_or_default();
+        all.retain(|held| held.reader != reader && held.expires_at > now);
+        all.truncate(MAX_READERS_PER_VALUE - 1);
+        all.push(CachedReply {
+            reader,
+            reply: reply.to_vec(),
+            expires_at: at + self.max_age,
+        });
+        let content = all
+            .iter()
+            .map(|held| held.reply.len() + size_of::<CachedReply>() + held.reader.heap_bytes())
+            .sum();
+        self.lru.put(&ticket, all, content);
     }
 
     /// A command that is sent, or was answered; `db`: in this database, or nobody knows in which.
-    pub fn wrote(&mut self, effect: &Effect, db: Option<u32>) {
+    pub fn invalidate(&mut self, effect: &CommandEffect, db: Option<u32>) {
         match (effect, db) {
-            (Effect::Nothing | Effect::Reads(_), _) => {}
-            (Effect::Writes(keys), Some(db)) => keys.iter().for_each(|key| self.larder.drop_key(&of(db, key))),
-            (Effect::Writes(_), None) | (Effect::Anything, _) => self.larder.clear(),
+            (CommandEffect::Nothing | CommandEffect::Reads(_), _) => {}
+            (CommandEffect::Writes(keys), Some(db)) => keys
+                .iter()
+                .for_each(|key| self.lru.invalidate_key(&cache_key(db, key))),
+            (CommandEffect::Writes(_), None) | (CommandEffect::Anything, _) => {
+                self.lru.invalidate_all()
+            }
         }
     }
 }
 
-fn of(db: u32, key: &[u8]) -> Vec<u8> {
+fn cache_key(db: u32, key: &[u8]) -> Vec<u8> {
     [&db.to_le_bytes(), key].concat()
 }
 
@@ -88,38 +124,55 @@ fn of(db: u32, key: &[u8]) -> Vec<u8> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::settings::Identity;
+    use super::super::settings::RedisIdentity;
     use super::*;
 
-    fn answers() -> (Answers, Instant, Reader) {
-        (Answers::new(Duration::from_secs(5)), Instant::now(), Identity::default().reader())
+    fn new_cache() -> (RedisCache, Instant, ReaderIdentity) {
+        (
+            RedisCache::new(Duration::from_secs(5)),
+            Instant::now(),
+            RedisIdentity::default().reader(),
+        )
     }
 
     #[test]
-    fn a_value_is_given_for_its_time_counted_from_its_question() {
-        let (mut answers, start, reader) = answers();
-        let asked = answers.ask(0, b"k", reader.clone(), start);
-        answers.put(asked, b"$1\r\nv\r\n", start + Duration::from_secs(2));
+    fn a_value_expires_counted_from_its_request() {
+        let (mut answers, start, reader) = new_cache();
+        let asked = answers.begin_read(0, b"k", reader.clone(), start);
+        answers.store(asked, b"$1\r\nv\r\n", start + Duration::from_secs(2));
         let second = Duration::from_secs(1);
-        assert_eq!(answers.get(0, b"k", &reader, start + 4 * second), Some(&b"$1\r\nv\r\n"[..]));
+        assert_eq!(
+            answers.get(0, b"k", &reader, start + 4 * second),
+            Some(&b"$1\r\nv\r\n"[..])
+        );
         assert_eq!(answers.get(0, b"k", &reader, start + 5 * second), None);
     }
 
     #[test]
-    fn databases_users_and_versions_are_apart_and_a_write_ends_all_of_a_database() {
-        let (mut answers, now, reader) = answers();
-        let other =
-            Identity::default().after(&super::super::session_effect::Change::Auth(None, b"p".to_vec())).reader();
+    fn databases_users_and_versions_are_separate_and_a_write_invalidates_a_database() {
+        let (mut answers, now, reader) = new_cache();
+        let other = RedisIdentity::default()
+            .with_change(&super::super::session_effect::SettingChange::Auth(
+                None,
+                b"p".to_vec(),
+            ))
+            .reader();
         for (db, reader) in [(0, &reader), (0, &other), (1, &reader)] {
-            let asked = answers.ask(db, b"k", reader.clone(), now);
-            answers.put(asked, format!("${db}").as_bytes(), now);
+            let asked = answers.begin_read(db, b"k", reader.clone(), now);
+            answers.store(asked, format!("${db}").as_bytes(), now);
         }
         assert!(answers.get(1, b"k", &other, now).is_none());
-        answers.wrote(&Effect::Writes(vec![b"k".to_vec()]), Some(0));
-        assert!(answers.get(0, b"k", &reader, now).is_none() && answers.get(0, b"k", &other, now).is_none());
+        answers.invalidate(&CommandEffect::Writes(vec![b"k".to_vec()]), Some(0));
+        assert!(
+            answers.get(0, b"k", &reader, now).is_none()
+                && answers.get(0, b"k", &other, now).is_none()
+        );
         assert!(answers.get(1, b"k", &reader, now).is_some());
-        answers.wrote(&Effect::Writes(vec![b"x".to_vec()]), None);
-        assert!(answers.get(1, b"k", &reader, now).is_none(), "nobody knows where it was written");
+        answers.invalidate(&CommandEffect::Writes(vec![b"x".to_vec()]), None);
+        assert!(
+            answers.get(1, b"k", &reader, now).is_none(),
+            "nobody knows where it was written"
+        );
     }
 
     proptest! {
@@ -127,17 +180,17 @@ mod tests {
         /// that was answered.
         #[test]
         fn no_write_that_was_answered_is_unseen(steps in prop::collection::vec((0u8..6, 0u8..3), 1..120)) {
-            let (mut answers, now, reader) = answers();
+            let (mut answers, now, reader) = new_cache();
             let mut server = [0u32; 3];
             let mut answered = [0u32; 3];
             // Asked and not done; done and not answered.
             let (mut reads, mut read, mut writes, mut written) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
             for (turn, (what, key)) in steps.into_iter().enumerate() {
-                let effect = Effect::Writes(vec![vec![key]]);
+                let effect = CommandEffect::Writes(vec![vec![key]]);
                 match what {
-                    0 => reads.push((key, answers.ask(0, &[key], reader.clone(), now))),
+                    0 => reads.push((key, answers.begin_read(0, &[key], reader.clone(), now))),
                     1 => {
-                        answers.wrote(&effect, Some(0));
+                        answers.invalidate(&effect, Some(0));
                         writes.push((key, turn as u32 + 1));
                     }
                     2 if !reads.is_empty() => {
@@ -151,12 +204,12 @@ mod tests {
                     }
                     4 if !written.is_empty() => {
                         let (key, value) = written.remove(0);
-                        answers.wrote(&Effect::Writes(vec![vec![key]]), Some(0));
+                        answers.invalidate(&CommandEffect::Writes(vec![vec![key]]), Some(0));
                         answered[key as usize] = value;
                     }
                     5 if !read.is_empty() => {
                         let (asked, value) = read.remove(0);
-                        answers.put(asked, &value.to_le_bytes(), now);
+                        answers.store(asked, &value.to_le_bytes(), now);
                     }
                     _ => {}
                 }

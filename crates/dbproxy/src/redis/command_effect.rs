@@ -1,15 +1,15 @@
 //! What a command of Redis reads and writes (<https://redis.io/docs/latest/commands/>): what may be answered from memory, what makes such an answer
 //! wrong, and what may be answered before it is done. Commands that are not listed may have written anything.
 
-use super::session_effect::{WORDS, Words};
+use super::session_effect::{CommandWords, MAX_WORDS};
 
 /// What a command does to values.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
+pub enum CommandEffect {
     /// Nothing.
     Nothing,
     /// It reads one value, which is its whole answer.
-    Reads(Read),
+    Reads(ValueRead),
     /// It may change these keys of its database.
     Writes(Vec<Vec<u8>>),
     /// It may change anything.
@@ -18,18 +18,18 @@ pub enum Effect {
 
 /// A read of one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Read {
+pub struct ValueRead {
     /// Of which key.
     pub key: Vec<u8>,
     /// By `MGET`, whose answer is a list of one.
-    pub listed: bool,
+    pub is_mget: bool,
 }
 
 /// The longest name of a command that is listed.
-const LONGEST: usize = 16;
+const MAX_VERB_BYTES: usize = 16;
 
 /// Commands that change nothing but the key that follows. In order.
-const WRITE_ONE: &[&str] = &[
+const SINGLE_KEY_WRITES: &[&str] = &[
     "APPEND",
     "DECR",
     "DECRBY",
@@ -84,7 +84,7 @@ const WRITE_ONE: &[&str] = &[
 ];
 
 /// Commands that change no value. In order.
-const ONLY_READ: &[&str] = &[
+const READ_ONLY_COMMANDS: &[&str] = &[
     "BITCOUNT",
     "BITPOS",
     "CLIENT",
@@ -149,31 +149,45 @@ const ONLY_READ: &[&str] = &[
 ];
 
 /// What a command does.
-pub fn effect(words: &Words<'_>, whole: bool) -> Effect {
-    let (mut verb, first) = ([0_u8; LONGEST], words.get(0));
-    let Some(upper) = verb.get_mut(..first.len()) else { return Effect::Anything };
+pub fn classify_command(words: &CommandWords<'_>, whole: bool) -> CommandEffect {
+    let (mut verb, first) = ([0_u8; MAX_VERB_BYTES], words.get(0));
+    let Some(upper) = verb.get_mut(..first.len()) else {
+        return CommandEffect::Anything;
+    };
     upper.copy_from_slice(first);
     upper.make_ascii_uppercase();
-    let seen = whole && words.all().len() < WORDS; // else there may be more keys
+    let seen = whole && words.all().len() < MAX_WORDS; // else there may be more keys
     let rest = words.all().get(1..).unwrap_or_default();
-    let every = |step: usize| Effect::Writes(rest.iter().step_by(step).map(|key| key.to_vec()).collect());
+    let every = |step: usize| {
+        CommandEffect::Writes(rest.iter().step_by(step).map(|key| key.to_vec()).collect())
+    };
     match (&*upper, rest) {
-        (b"GET" | b"MGET", [key]) if whole => Effect::Reads(Read { key: key.to_vec(), listed: upper == b"MGET" }),
+        (b"GET" | b"MGET", [key]) if whole => CommandEffect::Reads(ValueRead {
+            key: key.to_vec(),
+            is_mget: upper == b"MGET",
+        }),
         (b"DEL" | b"UNLINK" | b"RENAME" | b"RENAMENX", _) if seen => every(1),
         (b"MSET" | b"MSETNX", _) if seen => every(2),
-        (verb, [key, ..]) if whole && writes_one(verb) => Effect::Writes(vec![key.to_vec()]),
-        (verb, _) if only_reads(verb) => Effect::Nothing,
-        _ => Effect::Anything,
+        (verb, [key, ..]) if whole && writes_single_key(verb) => {
+            CommandEffect::Writes(vec![key.to_vec()])
+        }
+        (verb, _) if is_read_only(verb) => CommandEffect::Nothing,
+        _ => CommandEffect::Anything,
     }
 }
 
 /// Whether the only answer to a command, if it is done, is `+OK`.
-pub fn is_constant(words: &Words<'_>) -> bool {
+pub fn has_constant_reply(words: &CommandWords<'_>) -> bool {
     let is = |at: usize, what: &str| words.get(at).eq_ignore_ascii_case(what.as_bytes());
     let timed = || ["EX", "PX", "EXAT", "PXAT"].iter().any(|unit| is(3, unit));
     match words.all().len() {
         3 => is(0, "SET") || is(0, "MSET"),
-        4 => is(0, "SETEX") || is(0, "PSETEX") || is(0, "HMSET") || (is(0, "SET") && is(3, "KEEPTTL")),
+        4 => {
+            is(0, "SETEX")
+                || is(0, "PSETEX")
+                || is(0, "HMSET")
+                || (is(0, "SET") && is(3, "KEEPTTL"))
+        }
         5 => is(0, "MSET") || (is(0, "SET") && timed()),
         6 => is(0, "HMSET"),
         _ => is(0, "MSET") || is(0, "HMSET"),
@@ -181,32 +195,39 @@ pub fn is_constant(words: &Words<'_>) -> bool {
 }
 
 /// Commands that change nothing but the key that follows.
-fn writes_one(verb: &[u8]) -> bool {
-    WRITE_ONE.binary_search_by(|word| word.as_bytes().cmp(verb)).is_ok()
+fn writes_single_key(verb: &[u8]) -> bool {
+    SINGLE_KEY_WRITES
+        .binary_search_by(|word| word.as_bytes().cmp(verb))
+        .is_ok()
 }
 
 /// Commands that change no value.
-fn only_reads(verb: &[u8]) -> bool {
-    ONLY_READ.binary_search_by(|word| word.as_bytes().cmp(verb)).is_ok()
+fn is_read_only(verb: &[u8]) -> bool {
+    READ_ONLY_COMMANDS
+        .binary_search_by(|word| word.as_bytes().cmp(verb))
+        .is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Effect {
-        effect(&Words::read(text.as_bytes()).unwrap(), true)
+    fn effect_of(text: &str) -> CommandEffect {
+        classify_command(&CommandWords::parse(text.as_bytes()).unwrap(), true)
     }
 
-    fn keys(text: &str) -> Vec<String> {
-        match of(text) {
-            Effect::Writes(keys) => keys.into_iter().map(|key| String::from_utf8(key).unwrap()).collect(),
+    fn written_keys(text: &str) -> Vec<String> {
+        match effect_of(text) {
+            CommandEffect::Writes(keys) => keys
+                .into_iter()
+                .map(|key| String::from_utf8(key).unwrap())
+                .collect(),
             other => panic!("{text}: {other:?}"),
         }
     }
 
     #[test]
-    fn a_command_that_is_not_known_may_have_done_anything() {
+    fn an_unknown_command_may_change_anything() {
         for text in [
             "EVAL x 0",
             "FLUSHALL",
@@ -217,35 +238,63 @@ mod tests {
             "averyveryverylongcommand",
             "GET",
         ] {
-            let expected = if text == "GET" { Effect::Nothing } else { Effect::Anything };
-            assert_eq!(of(text), expected, "{text}");
+            let expected = if text == "GET" {
+                CommandEffect::Nothing
+            } else {
+                CommandEffect::Anything
+            };
+            assert_eq!(effect_of(text), expected, "{text}");
         }
         let many: Vec<_> = (0..20).map(|n| n.to_string()).collect();
-        assert_eq!(of(&format!("DEL {}", many.join(" "))), Effect::Anything, "not all keys were looked at");
-        let long = Words::read(b"*3\r\n$3\r\nSET\r\n$100000\r\nkk").unwrap();
-        assert_eq!(effect(&long, false), Effect::Anything, "nor all of this one");
+        assert_eq!(
+            effect_of(&format!("DEL {}", many.join(" "))),
+            CommandEffect::Anything,
+            "not all keys were looked at"
+        );
+        let long = CommandWords::parse(b"*3\r\n$3\r\nSET\r\n$100000\r\nkk").unwrap();
+        assert_eq!(
+            classify_command(&long, false),
+            CommandEffect::Anything,
+            "nor all of this one"
+        );
     }
 
     #[test]
-    fn the_lists_are_in_order() {
-        assert!(WRITE_ONE.is_sorted() && ONLY_READ.is_sorted());
-        assert!(WRITE_ONE.iter().all(|word| ONLY_READ.binary_search(word).is_err()));
+    fn the_command_lists_are_sorted() {
+        assert!(SINGLE_KEY_WRITES.is_sorted() && READ_ONLY_COMMANDS.is_sorted());
+        assert!(
+            SINGLE_KEY_WRITES
+                .iter()
+                .all(|word| READ_ONLY_COMMANDS.binary_search(word).is_err())
+        );
     }
 
     #[test]
-    fn keys_are_found() {
-        assert_eq!(of("get a"), Effect::Reads(Read { key: b"a".to_vec(), listed: false }));
-        assert_eq!(of("MGET a"), Effect::Reads(Read { key: b"a".to_vec(), listed: true }));
-        assert_eq!(of("MGET a b"), Effect::Nothing);
-        assert_eq!(keys("incr a"), ["a"]);
-        assert_eq!(keys("MSET a 1 b 2"), ["a", "b"]);
-        assert_eq!(keys("DEL a b"), ["a", "b"]);
-        assert_eq!(keys("RENAME a b"), ["a", "b"]);
+    fn keys_of_commands_are_found() {
+        assert_eq!(
+            effect_of("get a"),
+            CommandEffect::Reads(ValueRead {
+                key: b"a".to_vec(),
+                is_mget: false
+            })
+        );
+        assert_eq!(
+            effect_of("MGET a"),
+            CommandEffect::Reads(ValueRead {
+                key: b"a".to_vec(),
+                is_mget: true
+            })
+        );
+        assert_eq!(effect_of("MGET a b"), CommandEffect::Nothing);
+        assert_eq!(written_keys("incr a"), ["a"]);
+        assert_eq!(written_keys("MSET a 1 b 2"), ["a", "b"]);
+        assert_eq!(written_keys("DEL a b"), ["a", "b"]);
+        assert_eq!(written_keys("RENAME a b"), ["a", "b"]);
     }
 
     #[test]
-    fn only_what_always_says_ok_is_answered_before_it_is_done() {
-        let words = |text: &'static str| Words::read(text.as_bytes()).unwrap();
+    fn only_commands_with_a_constant_reply_are_answered_early() {
+        let words = |text: &'static str| CommandWords::parse(text.as_bytes()).unwrap();
         for text in [
             "SET a b",
             "set a b ex 5",
@@ -256,7 +305,7 @@ mod tests {
             "MSET a 1 b 2 c 3",
             "HMSET a b c",
         ] {
-            assert!(is_constant(&words(text)), "{text}");
+            assert!(has_constant_reply(&words(text)), "{text}");
         }
         for text in [
             "SET a",
@@ -273,7 +322,7 @@ mod tests {
             "SET a b IFEQ c",
             "MULTI",
         ] {
-            assert!(!is_constant(&words(text)), "{text}");
+            assert!(!has_constant_reply(&words(text)), "{text}");
         }
     }
 }

@@ -4,23 +4,23 @@
 //! of one size. (The parsers to be had build the value, and start anew with every piece.)
 
 /// Longest first line that is kept; more of it is passed over.
-const KEPT: usize = 64;
+const MAX_LINE_BYTES: usize = 64;
 /// Values that one value may hold, over all its depths: what a server would have to send is counted, never reserved.
-const MOST: u64 = 1 << 40;
+const MAX_NESTED_VALUES: u64 = 1 << 40;
 
 /// Not RESP: where a value ends can no longer be known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not RESP")]
-pub struct Malformed;
+pub struct MalformedResp;
 
 /// A value whose end was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Value<'a> {
+pub struct RespValue<'a> {
     /// The first line, without its end; its first 64 bytes.
     pub line: &'a [u8],
 }
 
-impl Value<'_> {
+impl RespValue<'_> {
     /// RESP 3: not a reply to anything.
     pub fn is_push(&self) -> bool {
         self.line.first() == Some(&b'>')
@@ -34,131 +34,156 @@ impl Value<'_> {
 
 /// Finds the ends of values, one after the other.
 #[derive(Debug, Default)]
-pub struct Frames {
+pub struct RespFramer {
     /// The line that is being read.
     line: Vec<u8>,
     /// The byte before the next one.
-    last: u8,
+    last_byte: u8,
     /// Bytes of a string still to come, with its end of line.
-    skip: u64,
+    skip_bytes: u64,
     /// Values still to come until this one is whole; 0: between two values.
-    left: u64,
+    values_left: u64,
     /// The first line of this value.
-    first: Vec<u8>,
+    first_line: Vec<u8>,
 }
 
-impl Frames {
+impl RespFramer {
     /// Whether nothing of a value was seen yet.
-    pub fn between(&self) -> bool {
-        self.left == 0 && self.skip == 0 && self.line.is_empty()
+    pub fn is_between_values(&self) -> bool {
+        self.values_left == 0 && self.skip_bytes == 0 && self.line.is_empty()
     }
 
     /// How many of `bytes` belong to this value, and the value if they end it.
     ///
     /// # Errors
     /// When the bytes are no RESP.
-    pub fn step(&mut self, bytes: &[u8]) -> Result<(usize, Option<Value<'_>>), Malformed> {
+    pub fn step(&mut self, bytes: &[u8]) -> Result<(usize, Option<RespValue<'_>>), MalformedResp> {
         let mut used = 0;
         while used < bytes.len() {
             let rest = &bytes[used..];
-            let (taken, ended) = if self.skip > 0 { self.string(rest)? } else { self.head(rest)? };
+            let (taken, ended) = if self.skip_bytes > 0 {
+                self.skip_string(rest)?
+            } else {
+                self.read_head(rest)?
+            };
             used += taken;
-            if ended && self.left == 0 {
-                return Ok((used, Some(Value { line: &self.first })));
+            if ended && self.values_left == 0 {
+                return Ok((
+                    used,
+                    Some(RespValue {
+                        line: &self.first_line,
+                    }),
+                ));
             }
         }
         Ok((used, None))
     }
 
     /// Passes over a string; whether a value ended.
-    fn string(&mut self, bytes: &[u8]) -> Result<(usize, bool), Malformed> {
-        let taken = usize::try_from(self.skip).unwrap_or(usize::MAX).min(bytes.len());
-        let after = self.skip - taken as u64;
+    fn skip_string(&mut self, bytes: &[u8]) -> Result<(usize, bool), MalformedResp> {
+        let taken = usize::try_from(self.skip_bytes)
+            .unwrap_or(usize::MAX)
+            .min(bytes.len());
+        let after = self.skip_bytes - taken as u64;
         // The last two bytes, in whatever pieces, have to be the end of a line.
         for (at, expected) in [(2, b'\r'), (1, b'\n')] {
-            if self.skip >= at
+            if self.skip_bytes >= at
                 && after < at
-                && bytes[usize::try_from(self.skip - at).map_err(|_| Malformed)?] != expected
+                && bytes[usize::try_from(self.skip_bytes - at).map_err(|_| MalformedResp)?]
+                    != expected
             {
-                return Err(Malformed);
+                return Err(MalformedResp);
             }
         }
-        self.skip = after;
+        self.skip_bytes = after;
         if after == 0 {
-            self.left -= 1;
+            self.values_left -= 1;
         }
         Ok((taken, after == 0))
     }
 
     /// Reads the line that a value begins with; whether a value ended.
-    fn head(&mut self, bytes: &[u8]) -> Result<(usize, bool), Malformed> {
+    fn read_head(&mut self, bytes: &[u8]) -> Result<(usize, bool), MalformedResp> {
         let end = memchr::memchr(b'\n', bytes);
         let part = &bytes[..end.unwrap_or(bytes.len())];
-        let room = (KEPT + 1).saturating_sub(self.line.len()).min(part.len());
+        let room = (MAX_LINE_BYTES + 1)
+            .saturating_sub(self.line.len())
+            .min(part.len());
         self.line.extend_from_slice(&part[..room]);
-        self.last = part.last().copied().unwrap_or(self.last);
-        let Some(end) = end else { return Ok((bytes.len(), false)) };
-        if self.last != b'\r' {
-            return Err(Malformed);
+        self.last_byte = part.last().copied().unwrap_or(self.last_byte);
+        let Some(end) = end else {
+            return Ok((bytes.len(), false));
+        };
+        if self.last_byte != b'\r' {
+            return Err(MalformedResp);
         }
-        self.last = 0;
+        self.last_byte = 0;
         if self.line.last() == Some(&b'\r') {
             self.line.pop();
         }
-        let ended = self.begin()?;
+        let ended = self.begin_value()?;
         Ok((end + 1, ended))
     }
 
     /// Takes a whole line; whether it ended a value.
-    fn begin(&mut self) -> Result<bool, Malformed> {
+    fn begin_value(&mut self) -> Result<bool, MalformedResp> {
         let mut line = std::mem::take(&mut self.line);
-        if self.left == 0 {
-            self.left = 1;
-            self.first.clear();
-            self.first.extend_from_slice(&line[..line.len().min(KEPT)]);
+        if self.values_left == 0 {
+            self.values_left = 1;
+            self.first_line.clear();
+            self.first_line
+                .extend_from_slice(&line[..line.len().min(MAX_LINE_BYTES)]);
         }
-        let ended = self.value(&line);
+        let ended = self.parse_head(&line);
         line.clear();
         self.line = line;
         ended
     }
 
     /// What follows after this line; whether it ended a value.
-    fn value(&mut self, line: &[u8]) -> Result<bool, Malformed> {
-        let (kind, rest) = line.split_first().ok_or(Malformed)?;
+    fn parse_head(&mut self, line: &[u8]) -> Result<bool, MalformedResp> {
+        let (kind, rest) = line.split_first().ok_or(MalformedResp)?;
         match kind {
-            b'+' | b'-' | b':' | b',' | b'#' | b'_' | b'(' => self.holds(0, 1),
-            b'$' | b'!' | b'=' => match count(rest)? {
-                None => self.holds(0, 1),
+            b'+' | b'-' | b':' | b',' | b'#' | b'_' | b'(' => self.update_values_left(0, 1),
+            b'$' | b'!' | b'=' => match parse_length(rest)? {
+                None => self.update_values_left(0, 1),
                 Some(length) => {
-                    self.skip = length + 2;
+                    self.skip_bytes = length + 2;
                     Ok(false)
                 }
             },
-            b'*' | b'~' | b'>' => self.holds(count(rest)?.unwrap_or(0), 1),
-            b'%' => self.holds(count(rest)?.unwrap_or(0) * 2, 1),
+            b'*' | b'~' | b'>' => self.update_values_left(parse_length(rest)?.unwrap_or(0), 1),
+            b'%' => self.update_values_left(parse_length(rest)?.unwrap_or(0) * 2, 1),
             // Attributes come before the value that they belong to.
-            b'|' => self.holds(count(rest)?.unwrap_or(0) * 2, 0),
-            _ => Err(Malformed),
+            b'|' => self.update_values_left(parse_length(rest)?.unwrap_or(0) * 2, 0),
+            _ => Err(MalformedResp),
         }
     }
 
-    fn holds(&mut self, more: u64, less: u64) -> Result<bool, Malformed> {
-        self.left = self.left + more - less;
-        if self.left > MOST { Err(Malformed) } else { Ok(true) }
+    fn update_values_left(&mut self, more: u64, less: u64) -> Result<bool, MalformedResp> {
+        self.values_left = self.values_left + more - less;
+        if self.values_left > MAX_NESTED_VALUES {
+            Err(MalformedResp)
+        } else {
+            Ok(true)
+        }
     }
 }
 
-/// A length; `None`: the null of RESP 2.
-fn count(digits: &[u8]) -> Result<Option<u64>, Malformed> {
+/// A length; `NoConnection`: the null of RESP 2.
+fn parse_length(digits: &[u8]) -> Result<Option<u64>, MalformedResp> {
     if digits == b"-1" {
         return Ok(None);
     }
-    let text = std::str::from_utf8(digits).map_err(|_| Malformed)?;
+    let text = std::str::from_utf8(digits).map_err(|_| MalformedResp)?;
     if !digits.iter().all(u8::is_ascii_digit) {
-        return Err(Malformed);
+        return Err(MalformedResp);
     }
-    text.parse().ok().filter(|count| *count <= MOST).map(Some).ok_or(Malformed)
+    text.parse()
+        .ok()
+        .filter(|count| *count <= MAX_NESTED_VALUES)
+        .map(Some)
+        .ok_or(MalformedResp)
 }
 
 #[cfg(test)]
@@ -168,8 +193,8 @@ mod tests {
     use super::*;
 
     /// The ends of all values in `bytes`, read in pieces of `size`.
-    fn ends(bytes: &[u8], size: usize) -> Result<Vec<(usize, Vec<u8>)>, Malformed> {
-        let (mut frames, mut found, mut at) = (Frames::default(), Vec::new(), 0);
+    fn value_ends(bytes: &[u8], size: usize) -> Result<Vec<(usize, Vec<u8>)>, MalformedResp> {
+        let (mut frames, mut found, mut at) = (RespFramer::default(), Vec::new(), 0);
         for piece in bytes.chunks(size) {
             let mut used = 0;
             while used < piece.len() {
@@ -185,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_value_has_an_end() {
+    fn the_end_of_every_kind_of_value_is_found() {
         let values: [&[u8]; 14] = [
             b"+OK\r\n",
             b"-ERR no\r\n",
@@ -204,7 +229,7 @@ mod tests {
         ];
         let all = values.concat();
         for size in 1..=all.len() {
-            let found = ends(&all, size).unwrap();
+            let found = value_ends(&all, size).unwrap();
             let mut end = 0;
             for (value, (at, _)) in values.iter().zip(&found) {
                 end += value.len();
@@ -215,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_resp_is_refused() {
+    fn bytes_that_are_not_resp_are_refused() {
         for bytes in [
             &b"HTTP/1.1 200 OK\r\n"[..],
             b"+OK\n",
@@ -226,7 +251,12 @@ mod tests {
             b"\r\n",
         ] {
             for size in 1..=bytes.len() {
-                assert_eq!(ends(bytes, size), Err(Malformed), "{:?}", String::from_utf8_lossy(bytes));
+                assert_eq!(
+                    value_ends(bytes, size),
+                    Err(MalformedResp),
+                    "{:?}",
+                    String::from_utf8_lossy(bytes)
+                );
             }
         }
     }
@@ -235,7 +265,7 @@ mod tests {
         #[test]
         fn pieces_change_nothing(bytes in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'$'), Just(b'*'), Just(b'1'), Just(b'2'), Just(b'+'), any::<u8>()], 0..200), size in 1_usize..20) {
             // Up to the first byte that is no RESP, both see the same values.
-            let (whole, pieces) = (ends(&bytes, bytes.len().max(1)), ends(&bytes, size));
+            let (whole, pieces) = (value_ends(&bytes, bytes.len().max(1)), value_ends(&bytes, size));
             prop_assert_eq!(whole, pieces);
         }
     }

@@ -2,68 +2,75 @@
 
 use bytes::BytesMut;
 
-use super::frame::{Frames, Malformed};
+use super::frame::{MalformedResp, RespFramer};
 
 /// A command longer than this goes on before all of it is here.
-const LONG: usize = 64 * 1024;
+const MAX_WHOLE_COMMAND_BYTES: usize = 64 * 1024;
 
 /// What the client said and nobody has looked at.
 #[derive(Default)]
-pub(super) struct Input {
+pub(super) struct RedisInput {
     pub(super) bytes: BytesMut,
-    frames: Frames,
+    frames: RespFramer,
     /// So much of `bytes` has gone through `frames`.
-    seen: usize,
+    framed_bytes: usize,
     /// The command there was found, and not taken.
-    found: Option<Next>,
+    found: Option<CommandSpan>,
     /// The middle of a long command goes through.
-    pub(super) streams: bool,
+    pub(super) is_streaming: bool,
     /// The client waits for its turn, not for its bytes.
-    pub(super) waits: bool,
+    pub(super) is_waiting: bool,
 }
 
 /// A command at the beginning of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Next {
+pub(super) struct CommandSpan {
     pub(super) length: usize,
-    pub(super) whole: bool,
+    pub(super) is_whole: bool,
 }
 
-impl Input {
+impl RedisInput {
     /// The next command, once all of it, or much of it, is here.
-    pub(super) fn next(&mut self) -> Result<Option<Next>, Malformed> {
-        if self.bytes.first().is_some_and(|first| *first != b'*') && self.seen == 0 {
-            return self.line();
+    pub(super) fn next_command(&mut self) -> Result<Option<CommandSpan>, MalformedResp> {
+        if self.bytes.first().is_some_and(|first| *first != b'*') && self.framed_bytes == 0 {
+            return self.inline_command();
         }
         if self.found.is_none() {
-            let (used, value) = self.frames.step(&self.bytes[self.seen..])?;
+            let (used, value) = self.frames.step(&self.bytes[self.framed_bytes..])?;
             let whole = value.is_some();
-            self.seen += used;
-            self.found = (whole || self.seen >= LONG).then_some(Next { length: self.seen, whole });
+            self.framed_bytes += used;
+            self.found =
+                (whole || self.framed_bytes >= MAX_WHOLE_COMMAND_BYTES).then_some(CommandSpan {
+                    length: self.framed_bytes,
+                    is_whole: whole,
+                });
         }
         Ok(self.found)
     }
 
     /// A command as one types it.
-    fn line(&self) -> Result<Option<Next>, Malformed> {
+    fn inline_command(&self) -> Result<Option<CommandSpan>, MalformedResp> {
         let end = memchr::memchr(b'\n', &self.bytes);
-        if end.is_none() && self.bytes.len() >= LONG {
-            return Err(Malformed);
+        if end.is_none() && self.bytes.len() >= MAX_WHOLE_COMMAND_BYTES {
+            return Err(MalformedResp);
         }
-        Ok(end.map(|end| Next { length: end + 1, whole: true }))
+        Ok(end.map(|end| CommandSpan {
+            length: end + 1,
+            is_whole: true,
+        }))
     }
 
     /// The command was taken; its bytes.
-    pub(super) fn take(&mut self, next: &Next) -> BytesMut {
-        (self.seen, self.found) = (0, None);
-        self.streams = !next.whole;
+    pub(super) fn take_command(&mut self, next: &CommandSpan) -> BytesMut {
+        (self.framed_bytes, self.found) = (0, None);
+        self.is_streaming = !next.is_whole;
         self.bytes.split_to(next.length)
     }
 
     /// More of a long command.
-    pub(super) fn more(&mut self) -> Result<BytesMut, Malformed> {
+    pub(super) fn take_more(&mut self) -> Result<BytesMut, MalformedResp> {
         let (used, value) = self.frames.step(&self.bytes)?;
-        self.streams = value.is_none();
+        self.is_streaming = value.is_none();
         Ok(self.bytes.split_to(used))
     }
 }
@@ -73,29 +80,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_that_waits_is_found_again() {
-        let mut input = Input::default();
-        input.bytes.extend_from_slice(b"*1\r\n$4\r\nQUIT\r\n*1\r\n$4\r\nPING\r\nPING\r\n");
+    fn a_waiting_command_is_found_again() {
+        let mut input = RedisInput::default();
+        input
+            .bytes
+            .extend_from_slice(b"*1\r\n$4\r\nQUIT\r\n*1\r\n$4\r\nPING\r\nPING\r\n");
         for length in [14, 14, 6] {
-            let next = Next { length, whole: true };
-            assert_eq!(input.next(), Ok(Some(next)));
-            assert_eq!(input.next(), Ok(Some(next)), "nobody took it");
-            assert_eq!(input.take(&next).len(), length);
+            let next = CommandSpan {
+                length,
+                is_whole: true,
+            };
+            assert_eq!(input.next_command(), Ok(Some(next)));
+            assert_eq!(input.next_command(), Ok(Some(next)), "nobody took it");
+            assert_eq!(input.take_command(&next).len(), length);
         }
-        assert_eq!(input.next(), Ok(None));
+        assert_eq!(input.next_command(), Ok(None));
     }
 
     #[test]
-    fn a_long_command_goes_on_before_its_end() {
-        let mut input = Input::default();
-        let all = [&b"*2\r\n$3\r\nSET\r\n$100000\r\n"[..], &[b'x'; 100_000], b"\r\n"].concat();
+    fn a_long_command_is_forwarded_before_its_end() {
+        let mut input = RedisInput::default();
+        let all = [
+            &b"*2\r\n$3\r\nSET\r\n$100000\r\n"[..],
+            &[b'x'; 100_000],
+            b"\r\n",
+        ]
+        .concat();
         input.bytes.extend_from_slice(&all[..70_000]);
-        let next = input.next().unwrap().unwrap();
-        assert_eq!(next, Next { length: 70_000, whole: false });
-        input.take(&next);
-        assert!(input.streams && input.more().unwrap().is_empty());
+        let next = input.next_command().unwrap().unwrap();
+        assert_eq!(
+            next,
+            CommandSpan {
+                length: 70_000,
+                is_whole: false
+            }
+        );
+        input.take_command(&next);
+        assert!(input.is_streaming && input.take_more().unwrap().is_empty());
         input.bytes.extend_from_slice(&all[70_000..]);
-        assert_eq!(input.more().unwrap().len(), all.len() - 70_000);
-        assert!(!input.streams);
+        assert_eq!(input.take_more().unwrap().len(), all.len() - 70_000);
+        assert!(!input.is_streaming);
     }
 }

@@ -5,7 +5,7 @@
 //! write what.
 //!
 //! [`frame`] finds where commands and replies end, [`session_effect`] knows what a command leaves on its connection, [`session`] is the state machine of one
-//! client, [`settings`] what of a connection can be made again on another one, [`backend`] makes and cleans them, and [`relay`] moves the bytes.
+//! client, [`settings`] what of a connection can be made again on another one, [`backend`] makes and cleans them, and [`handle_backend`] moves the bytes.
 
 mod attach;
 pub mod backend;
@@ -24,60 +24,73 @@ use std::cell::{OnceCell, RefCell};
 use std::io;
 use std::rc::Rc;
 
-use nearpath_types::egress::Cache;
+use nearpath_types::egress::CacheLimit;
 use tokio::net::TcpStream;
 
-use crate::Visit;
-use backend::Backend;
-use cache::Answers;
-use command_effect::Effect;
-use nearpath_connpool::adapter_state::{Idlers, Room};
-use nearpath_connpool::destination::Destination;
-use nearpath_connpool::idle::Bench;
-use prefetch::Reads;
-pub use prefetch::foresee;
-use settings::{Identity, Known};
+use crate::ClientContext;
+use backend::RedisBackend;
+use cache::RedisCache;
+use command_effect::CommandEffect;
+use nearpath_connpool::adapter_state::{AdapterState, IdleConnections};
+use nearpath_connpool::destination::EgressDestination;
+use nearpath_connpool::idle::IdlePool;
+use prefetch::RedisPrefetch;
+pub use prefetch::prefetch_reads;
+use settings::{RedisIdentity, SettingReplies};
 
 /// What is kept from one client to the next.
-struct House {
-    bench: Rc<Bench<Identity, Backend>>,
-    known: RefCell<Known>,
-    /// Values; `None`: none are kept.
-    answers: Option<RefCell<Answers>>,
+struct RedisState {
+    idle_pool: Rc<IdlePool<RedisIdentity, RedisBackend>>,
+    setting_replies: RefCell<SettingReplies>,
+    /// Values; `NoConnection`: none are kept.
+    cache: Option<RefCell<RedisCache>>,
     /// Reads that are issued ahead; empty: none are.
-    reads: OnceCell<Rc<Reads>>,
+    prefetch: OnceCell<Rc<RedisPrefetch>>,
 }
 
-impl House {
+impl RedisState {
     /// Something was written, or may have been.
-    fn wrote(&self, effect: &Effect, db: Option<u32>) {
-        if let Some(answers) = &self.answers {
-            answers.borrow_mut().wrote(effect, db);
+    fn invalidate(&self, effect: &CommandEffect, db: Option<u32>) {
+        if let Some(answers) = &self.cache {
+            answers.borrow_mut().invalidate(effect, db);
         }
-        if let Some(reads) = self.reads.get() {
-            prefetch::wrote(reads, effect);
+        if let Some(reads) = self.prefetch.get() {
+            prefetch::invalidate(reads, effect);
         }
     }
 }
 
-impl Room for House {
-    fn open(to: &Destination) -> Self {
+impl AdapterState for RedisState {
+    fn for_destination(to: &EgressDestination) -> Self {
         let answers = match to.egress.cache {
-            Some(Cache::For(time)) => Some(RefCell::new(Answers::new(time))),
+            Some(CacheLimit::For(time)) => Some(RefCell::new(RedisCache::new(time))),
             _ => None,
         };
-        Self { bench: Bench::new(to), known: RefCell::default(), answers, reads: OnceCell::new() }
+        Self {
+            idle_pool: IdlePool::new(to),
+            setting_replies: RefCell::default(),
+            cache: answers,
+            prefetch: OnceCell::new(),
+        }
     }
 
-    fn idlers(&self) -> Option<&dyn Idlers> {
-        Some(&*self.bench)
+    fn idle_connections(&self) -> Option<&dyn IdleConnections> {
+        Some(&*self.idle_pool)
     }
 }
 
-fn house(visit: &Visit) -> Rc<House> {
-    let house = visit.upstream.rooms.of::<House>(&visit.upstream.destination);
+fn state_of(visit: &ClientContext) -> Rc<RedisState> {
+    let house = visit
+        .upstream
+        .adapters
+        .state_of::<RedisState>(&visit.upstream.destination);
     if !visit.upstream.destination.egress.prefetch.is_empty() {
-        house.reads.get_or_init(|| visit.upstream.rooms.memory(&visit.upstream.destination));
+        house.prefetch.get_or_init(|| {
+            visit
+                .upstream
+                .adapters
+                .usage_memory(&visit.upstream.destination)
+        });
     }
     house
 }
@@ -86,10 +99,10 @@ fn house(visit: &Visit) -> Rc<House> {
 ///
 /// # Errors
 /// When its connection breaks, or its backend's while it is in use: the client has lost its connection then, as it would have without the pool.
-pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
-    let house = house(&visit);
-    let mut relay = relay::Relay::new(client, visit, house);
+pub async fn serve(client: TcpStream, visit: ClientContext) -> io::Result<()> {
+    let house = state_of(&visit);
+    let mut relay = relay::RedisRelay::new(client, visit, house);
     let served = relay.run().await;
-    relay.leave().await;
+    relay.finish().await;
     served
 }

@@ -6,122 +6,190 @@ use std::time::Instant;
 
 use tokio::task::{JoinHandle, spawn_local};
 
-use super::House;
-use super::backend::{Backend, Unfit};
-use super::cache::LONGEST;
-use super::command_effect::{Effect, Read};
-use super::relay::Relay;
-use super::settings::Identity;
-use crate::Visit;
-use crate::prefetch::{Forecast, HELD};
-use nearpath_connpool::counters::Ledger;
-use nearpath_connpool::idle::{Got, Kept, Reused};
+use super::RedisState;
+use super::backend::{RedisBackend, RedisBackendError};
+use super::cache::MAX_REPLY_BYTES;
+use super::command_effect::{CommandEffect, ValueRead};
+use super::relay::RedisRelay;
+use super::settings::RedisIdentity;
+use crate::ClientContext;
+use crate::prefetch::{MAX_ANSWER_AGE, PrefetchCache};
+use nearpath_connpool::counters::DestinationCounters;
+use nearpath_connpool::idle::{AcquireOutcome, ReusableConnection, UsedConnection};
 
 /// Reads of one destination.
 #[derive(Debug, Default)]
-pub(super) struct Reads {
-    book: RefCell<Forecast<Identity, Issued>>,
+pub(super) struct RedisPrefetch {
+    answers: RefCell<PrefetchCache<RedisIdentity, PrefetchedReply>>,
     /// Answers that a write has ended, and that nobody has counted.
-    ended: Cell<u64>,
+    uncounted_discards: Cell<u64>,
 }
 
 /// A read that is under way or done.
 #[derive(Debug)]
-struct Issued {
-    how: Identity,
-    answer: JoinHandle<Option<Vec<u8>>>,
+struct PrefetchedReply {
+    identity: RedisIdentity,
+    reply: JoinHandle<Option<Vec<u8>>>,
 }
 
 /// A call of the function has arrived.
-pub fn foresee(visit: &Visit) {
-    let house = super::house(visit);
-    let Some(reads) = house.reads.get() else { return };
+pub fn prefetch_reads(visit: &ClientContext) {
+    let house = super::state_of(visit);
+    let Some(reads) = house.prefetch.get() else {
+        return;
+    };
     for read in &visit.upstream.destination.egress.prefetch {
         let (function, now) = (&visit.caller.function, Instant::now());
-        let Some((how, _)) = reads.book.borrow().known(function, read) else { continue };
-        let (room, old) = reads.book.borrow_mut().has_room(function, read, now);
-        Ledger::count(&visit.upstream.ledger.unforeseen, old);
+        let Some((how, _)) = reads.answers.borrow().learned_request(function, read) else {
+            continue;
+        };
+        let (room, old) = reads.answers.borrow_mut().has_capacity(function, read, now);
+        DestinationCounters::increase(&visit.upstream.counters.prefetch_unused, old);
         if room {
-            let answer = spawn_local(read_ahead(visit.clone(), house.clone(), read.clone(), how.clone()));
-            reads.book.borrow_mut().issued(function, read, Issued { how, answer }, now);
-            spawn_local(forget(visit.clone(), house.clone()));
+            let answer = spawn_local(issue_read(
+                visit.clone(),
+                house.clone(),
+                read.clone(),
+                how.clone(),
+            ));
+            reads.answers.borrow_mut().record_issued(
+                function,
+                read,
+                PrefetchedReply {
+                    identity: how,
+                    reply: answer,
+                },
+                now,
+            );
+            spawn_local(expire_later(visit.clone(), house.clone()));
         }
     }
 }
 
-async fn forget(visit: Visit, house: Rc<House>) {
-    tokio::time::sleep(HELD).await;
-    if let Some(reads) = house.reads.get() {
-        let old = reads.book.borrow_mut().sweep(Instant::now()) + reads.ended.take();
-        Ledger::count(&visit.upstream.ledger.unforeseen, old);
+async fn expire_later(visit: ClientContext, house: Rc<RedisState>) {
+    tokio::time::sleep(MAX_ANSWER_AGE).await;
+    if let Some(reads) = house.prefetch.get() {
+        let old =
+            reads.answers.borrow_mut().expire(Instant::now()) + reads.uncounted_discards.take();
+        DestinationCounters::increase(&visit.upstream.counters.prefetch_unused, old);
     }
 }
 
-async fn read_ahead(visit: Visit, house: Rc<House>, read: String, how: Identity) -> Option<Vec<u8>> {
+async fn issue_read(
+    visit: ClientContext,
+    house: Rc<RedisState>,
+    read: String,
+    how: RedisIdentity,
+) -> Option<Vec<u8>> {
     let born = Instant::now();
-    let deadline = (born + HELD).into();
+    let deadline = (born + MAX_ANSWER_AGE).into();
     let getting = async {
-        let mut kept = match house.bench.acquire(&visit.upstream, &how, born + HELD).await.ok()? {
-            Got::Used(kept) => kept,
-            Got::New(lease) => {
-                let socket =
-                    nearpath_connpool::tls::on(lease, &visit.upstream.destination, &visit.upstream.rooms).await.ok()?;
-                let mut backend = Backend { socket };
-                backend.set_up(&visit.upstream.destination, &how).await.ok()?;
-                Kept::new(backend, born)
+        let mut kept = match house
+            .idle_pool
+            .acquire(&visit.upstream, &how, born + MAX_ANSWER_AGE)
+            .await
+            .ok()?
+        {
+            AcquireOutcome::Reused(kept) => kept,
+            AcquireOutcome::New(lease) => {
+                let socket = nearpath_connpool::tls::wrap_lease(
+                    lease,
+                    &visit.upstream.destination,
+                    &visit.upstream.adapters,
+                )
+                .await
+                .ok()?;
+                let mut backend = RedisBackend { socket };
+                backend
+                    .set_up(&visit.upstream.destination, &how)
+                    .await
+                    .ok()?;
+                UsedConnection::new(backend, born)
             }
         };
-        match kept.item.get(read.as_bytes(), LONGEST).await {
+        match kept
+            .connection
+            .get_value(read.as_bytes(), MAX_REPLY_BYTES)
+            .await
+        {
             Ok(reply) => {
-                house.bench.give_back(&visit.upstream, &how, kept);
+                house.idle_pool.give_back(&visit.upstream, &how, kept);
                 Some(reply)
             }
-            Err(Unfit::Refused(_)) => {
-                house.bench.give_back(&visit.upstream, &how, kept);
+            Err(RedisBackendError::Refused(_)) => {
+                house.idle_pool.give_back(&visit.upstream, &how, kept);
                 None
             }
-            Err(Unfit::Broken(_)) => {
-                kept.item.close();
+            Err(RedisBackendError::Broken(_)) => {
+                kept.connection.close();
                 None
             }
         }
     };
-    tokio::time::timeout_at(deadline, getting).await.ok().flatten()
+    tokio::time::timeout_at(deadline, getting)
+        .await
+        .ok()
+        .flatten()
 }
 
 /// Something was written, or may have been: now, and again when its reply has come.
-pub(super) fn wrote(reads: &Reads, effect: &Effect) {
+pub(super) fn invalidate(reads: &RedisPrefetch, effect: &CommandEffect) {
     let ended = match effect {
-        Effect::Nothing | Effect::Reads(_) => 0,
-        Effect::Writes(keys) => {
+        CommandEffect::Nothing | CommandEffect::Reads(_) => 0,
+        CommandEffect::Writes(keys) => {
             let is_about = |read: &str| keys.iter().any(|key| key == read.as_bytes());
-            reads.book.borrow_mut().wrote(is_about)
+            reads.answers.borrow_mut().invalidate(is_about)
         }
-        Effect::Anything => reads.book.borrow_mut().wrote(|_| true),
+        CommandEffect::Anything => reads.answers.borrow_mut().invalidate(|_| true),
     };
-    reads.ended.set(reads.ended.get() + ended);
+    reads
+        .uncounted_discards
+        .set(reads.uncounted_discards.get() + ended);
 }
 
-impl Relay {
+impl RedisRelay {
     /// Answers a read with the value that was read ahead; waits for it when it is under way. Whether it did.
-    pub(super) async fn foreseen(&mut self, read: &Read) -> bool {
-        let (function, how) = (&self.visit.caller.function, self.session.identity());
-        let Some(reads) = self.house.reads.get() else { return false };
-        let declared = self.visit.upstream.destination.egress.prefetch.iter().find(|one| one.as_bytes() == read.key);
-        let Some(declared) = declared.filter(|_| !read.listed) else { return false };
-        let is_same = |issued: &Issued| issued.how.reader() == how.reader() && issued.how.db() == how.db();
-        let (found, old) = reads.book.borrow_mut().take(function, declared, Instant::now(), is_same);
-        reads.book.borrow_mut().learn(function, declared, how.clone());
-        Ledger::count(&self.visit.upstream.ledger.unforeseen, old + reads.ended.take());
+    pub(super) async fn answer_from_prefetch(&mut self, read: &ValueRead) -> bool {
+        let (function, how) = (&self.context.caller.function, self.session.identity());
+        let Some(reads) = self.state.prefetch.get() else {
+            return false;
+        };
+        let declared = self
+            .context
+            .upstream
+            .destination
+            .egress
+            .prefetch
+            .iter()
+            .find(|one| one.as_bytes() == read.key);
+        let Some(declared) = declared.filter(|_| !read.is_mget) else {
+            return false;
+        };
+        let is_same = |issued: &PrefetchedReply| {
+            issued.identity.reader() == how.reader() && issued.identity.db() == how.db()
+        };
+        let (found, old) =
+            reads
+                .answers
+                .borrow_mut()
+                .take_answer(function, declared, Instant::now(), is_same);
+        reads
+            .answers
+            .borrow_mut()
+            .learn(function, declared, how.clone());
+        DestinationCounters::increase(
+            &self.context.upstream.counters.prefetch_unused,
+            old + reads.uncounted_discards.take(),
+        );
         let Some(issued) = found else { return false };
-        match issued.answer.await {
+        match issued.reply.await {
             Ok(Some(reply)) => {
-                Ledger::count(&self.visit.upstream.ledger.foreseen, 1);
+                DestinationCounters::increase(&self.context.upstream.counters.prefetch_used, 1);
                 self.to_client.extend_from_slice(&reply);
                 true
             }
             _ => {
-                Ledger::count(&self.visit.upstream.ledger.unforeseen, 1);
+                DestinationCounters::increase(&self.context.upstream.counters.prefetch_unused, 1);
                 false
             }
         }

@@ -5,21 +5,21 @@
 
 use std::collections::VecDeque;
 
-use super::frame::Value;
-use super::session_effect::{Change, Meaning, Words};
-use super::settings::Identity;
+use super::frame::RespValue;
+use super::session_effect::{CommandWords, RedisSessionEffect, SettingChange};
+use super::settings::RedisIdentity;
 
 /// What to do with a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CommandAction {
     /// Send it on.
     Forward,
     /// It changes the connection: answer it if the answer is known, else send it on.
-    Change(Change),
+    Change(SettingChange),
     /// Ask again when no reply is outstanding.
     Wait,
     /// Answer `+OK`: the node has logged in.
-    Agree,
+    Acknowledge,
     /// Send it and everything after it on unread.
     Opaque,
     /// Clean the backend, if there is one, and answer.
@@ -30,7 +30,7 @@ pub enum Verdict {
 
 /// What may be done with the backend of a client that leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leaves {
+pub enum SessionResidue {
     /// Nothing of the client is in it.
     Nothing,
     /// State that a reset removes.
@@ -41,220 +41,251 @@ pub enum Leaves {
 
 /// A reply that is waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Expect {
+enum RedisExpectedReply {
     /// So many that mean nothing.
     Plain(u64),
     /// One that may take any time.
     Blocking,
     /// To a change.
-    Change(Change),
+    Change(SettingChange),
     /// To what ends a transaction or a watch.
-    End,
+    TransactionEnd,
 }
 
 /// A change that was answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Changed {
+pub struct ChangeOutcome {
     /// What the connection was before.
-    pub of: Identity,
+    pub before: RedisIdentity,
     /// What was asked for.
-    pub change: Change,
+    pub change: SettingChange,
     /// Whether the server did it.
-    pub agreed: bool,
+    pub accepted: bool,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Session {
-    identity: Identity,
-    expects: VecDeque<Expect>,
-    multi: bool,
-    watch: bool,
-    kept: Option<&'static str>,
-    opaque: bool,
-    login: bool,
+pub struct RedisSession {
+    identity: RedisIdentity,
+    expected: VecDeque<RedisExpectedReply>,
+    in_transaction: bool,
+    is_watching: bool,
+    pin: Option<&'static str>,
+    has_opaque_replies: bool,
+    node_logs_in: bool,
     /// The database that it begins in.
-    home: u32,
+    initial_db: u32,
 }
 
-impl Session {
+impl RedisSession {
     /// A new client in the database `home`; `login`: the node logs in, and the client's own password is not looked at.
-    pub fn new(login: bool, home: u32) -> Self {
-        Self { login, home, identity: Identity::within(home), ..Self::default() }
+    pub fn new(node_logs_in: bool, initial_db: u32) -> Self {
+        Self {
+            node_logs_in,
+            initial_db,
+            identity: RedisIdentity::in_database(initial_db),
+            ..Self::default()
+        }
     }
 
     /// What its connection is.
-    pub fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &RedisIdentity {
         &self.identity
     }
 
     /// Its connection was set up so without a backend.
-    pub fn becomes(&mut self, identity: Identity) {
+    pub fn set_identity(&mut self, identity: RedisIdentity) {
         self.identity = identity;
     }
 
     /// Why it keeps its backend.
-    pub fn kept(&self) -> Option<&'static str> {
-        self.kept
+    pub fn pin(&self) -> Option<&'static str> {
+        self.pin
     }
 
     /// Whether no reply is outstanding.
-    pub fn quiet(&self) -> bool {
-        self.expects.is_empty()
+    pub fn is_quiet(&self) -> bool {
+        self.expected.is_empty()
     }
 
     /// Whether its bytes can no longer be seen through.
     pub fn is_opaque(&self) -> bool {
-        self.opaque
+        self.has_opaque_replies
     }
 
     /// Whether a command is done when its reply is there, and nothing else hangs on it.
     pub fn is_plain(&self) -> bool {
-        !self.opaque && !self.multi && !self.watch && self.kept.is_none()
+        !self.has_opaque_replies && !self.in_transaction && !self.is_watching && self.pin.is_none()
     }
 
     /// Whether a change is outstanding.
     pub fn is_changing(&self) -> bool {
-        self.expects.iter().any(|expect| matches!(expect, Expect::Change(_)))
+        self.expected
+            .iter()
+            .any(|expect| matches!(expect, RedisExpectedReply::Change(_)))
     }
 
     /// Whether its backend may serve another client now.
-    pub fn free(&self) -> bool {
-        self.leaves() == Leaves::Nothing
+    pub fn is_free(&self) -> bool {
+        self.residue() == SessionResidue::Nothing
     }
 
     /// What it would leave behind.
-    pub fn leaves(&self) -> Leaves {
-        if self.opaque || !self.quiet() {
-            Leaves::Unknown
-        } else if self.multi || self.watch || self.kept.is_some() {
-            Leaves::State
+    pub fn residue(&self) -> SessionResidue {
+        if self.has_opaque_replies || !self.is_quiet() {
+            SessionResidue::Unknown
+        } else if self.in_transaction || self.is_watching || self.pin.is_some() {
+            SessionResidue::State
         } else {
-            Leaves::Nothing
+            SessionResidue::Nothing
         }
     }
 
     /// Whether a reply is outstanding that may never come.
-    pub fn blocks(&self) -> bool {
-        self.expects.contains(&Expect::Blocking)
+    pub fn is_blocked(&self) -> bool {
+        self.expected.contains(&RedisExpectedReply::Blocking)
     }
 
     /// Whether the next reply is to a change.
-    pub fn learns(&self) -> bool {
-        matches!(self.expects.front(), Some(Expect::Change(_)))
+    pub fn expects_change_reply(&self) -> bool {
+        matches!(self.expected.front(), Some(RedisExpectedReply::Change(_)))
     }
 
     /// It sent a command. What is to be forwarded counts as sent with [`sent`](Self::sent).
-    pub fn asked(&mut self, words: &Words<'_>) -> Verdict {
-        match words.meaning(self.multi) {
-            Meaning::Opaque(_) | Meaning::Reset | Meaning::Quit if !self.quiet() => Verdict::Wait,
-            Meaning::Opaque(_) => Verdict::Opaque,
-            Meaning::Reset => Verdict::Reset,
-            Meaning::Quit => Verdict::Quit,
-            Meaning::Change(Change::Auth(..)) if self.login => {
-                if self.quiet() {
-                    Verdict::Agree
+    pub fn handle_command(&mut self, words: &CommandWords<'_>) -> CommandAction {
+        match words.session_effect(self.in_transaction) {
+            RedisSessionEffect::Opaque(_)
+            | RedisSessionEffect::Reset
+            | RedisSessionEffect::Quit
+                if !self.is_quiet() =>
+            {
+                CommandAction::Wait
+            }
+            RedisSessionEffect::Opaque(_) => CommandAction::Opaque,
+            RedisSessionEffect::Reset => CommandAction::Reset,
+            RedisSessionEffect::Quit => CommandAction::Quit,
+            RedisSessionEffect::Change(SettingChange::Auth(..)) if self.node_logs_in => {
+                if self.is_quiet() {
+                    CommandAction::Acknowledge
                 } else {
-                    Verdict::Wait
+                    CommandAction::Wait
                 }
             }
-            Meaning::Change(change) => self.change(change),
-            _ => Verdict::Forward,
+            RedisSessionEffect::Change(change) => self.change_action(change),
+            _ => CommandAction::Forward,
         }
     }
 
-    fn change(&self, change: Change) -> Verdict {
+    fn change_action(&self, change: SettingChange) -> CommandAction {
         match change {
-            Change::Hello { version, auth: Some(_), name } if self.login => {
-                Verdict::Change(Change::Hello { version, auth: None, name })
-            }
-            change => Verdict::Change(change),
+            SettingChange::Hello {
+                version,
+                auth: Some(_),
+                name,
+            } if self.node_logs_in => CommandAction::Change(SettingChange::Hello {
+                version,
+                auth: None,
+                name,
+            }),
+            change => CommandAction::Change(change),
         }
     }
 
     /// A command goes to the backend.
-    pub fn sent(&mut self, words: &Words<'_>) {
-        match words.meaning(self.multi) {
-            Meaning::Blocking => self.expects.push_back(Expect::Blocking),
-            Meaning::Ends => {
-                (self.multi, self.watch) = (false, false);
-                self.expects.push_back(Expect::End);
+    pub fn record_command(&mut self, words: &CommandWords<'_>) {
+        match words.session_effect(self.in_transaction) {
+            RedisSessionEffect::Blocking => self.expected.push_back(RedisExpectedReply::Blocking),
+            RedisSessionEffect::EndsTransaction => {
+                (self.in_transaction, self.is_watching) = (false, false);
+                self.expected.push_back(RedisExpectedReply::TransactionEnd);
             }
-            Meaning::Unwatch => {
-                self.watch = false;
-                self.expects.push_back(Expect::End);
+            RedisSessionEffect::Unwatch => {
+                self.is_watching = false;
+                self.expected.push_back(RedisExpectedReply::TransactionEnd);
             }
             meaning => {
-                self.plain();
-                self.marks(meaning);
+                self.expect_plain();
+                self.apply_effect(meaning);
             }
         }
     }
 
-    fn marks(&mut self, meaning: Meaning) {
+    fn apply_effect(&mut self, meaning: RedisSessionEffect) {
         match meaning {
-            Meaning::Multi => self.multi = true,
-            Meaning::Watch => self.watch = true,
-            Meaning::Keeps(why) => self.kept = self.kept.or(Some(why)),
-            Meaning::Opaque(why) => (self.kept, self.opaque) = (Some(why), true),
+            RedisSessionEffect::Multi => self.in_transaction = true,
+            RedisSessionEffect::Watch => self.is_watching = true,
+            RedisSessionEffect::Pins(why) => self.pin = self.pin.or(Some(why)),
+            RedisSessionEffect::Opaque(why) => {
+                (self.pin, self.has_opaque_replies) = (Some(why), true)
+            }
             _ => {}
         }
     }
 
     /// A change goes to the backend.
-    pub fn sent_change(&mut self, change: Change) {
-        self.expects.push_back(Expect::Change(change));
+    pub fn record_change(&mut self, change: SettingChange) {
+        self.expected.push_back(RedisExpectedReply::Change(change));
     }
 
-    fn plain(&mut self) {
-        match self.expects.back_mut() {
-            Some(Expect::Plain(count)) => *count += 1,
-            _ => self.expects.push_back(Expect::Plain(1)),
+    fn expect_plain(&mut self) {
+        match self.expected.back_mut() {
+            Some(RedisExpectedReply::Plain(count)) => *count += 1,
+            _ => self.expected.push_back(RedisExpectedReply::Plain(1)),
         }
     }
 
-    /// The backend sent a value. `None`: nobody asked for it.
-    pub fn answered(&mut self, value: &Value<'_>) -> Option<Option<Changed>> {
+    /// The backend sent a value. `NoConnection`: nobody asked for it.
+    pub fn handle_reply(&mut self, value: &RespValue<'_>) -> Option<Option<ChangeOutcome>> {
         if value.is_push() {
-            self.kept = self.kept.or(Some("messages that nobody asked for"));
+            self.pin = self.pin.or(Some("messages that nobody asked for"));
             return Some(None);
         }
-        match self.expects.front_mut()? {
-            Expect::Plain(count) if *count > 1 => {
+        match self.expected.front_mut()? {
+            RedisExpectedReply::Plain(count) if *count > 1 => {
                 *count -= 1;
                 return Some(None);
             }
-            Expect::End if !ends(value) => self.kept = self.kept.or(Some("a transaction that did not end")),
+            RedisExpectedReply::TransactionEnd if !proves_transaction_end(value) => {
+                self.pin = self.pin.or(Some("a transaction that did not end"))
+            }
             _ => {}
         }
-        let Some(Expect::Change(change)) = self.expects.pop_front() else { return Some(None) };
+        let Some(RedisExpectedReply::Change(change)) = self.expected.pop_front() else {
+            return Some(None);
+        };
         let queued = value.line == b"+QUEUED";
         if queued {
             // In a transaction that was thought to have ended.
-            self.kept = self.kept.or(Some("a setting changed within MULTI"));
+            self.pin = self.pin.or(Some("a setting changed within MULTI"));
         }
-        Some(Some(self.changed(change, !value.is_error() && !queued)))
+        Some(Some(
+            self.apply_change(change, !value.is_error() && !queued),
+        ))
     }
 
-    fn changed(&mut self, change: Change, agreed: bool) -> Changed {
+    fn apply_change(&mut self, change: SettingChange, agreed: bool) -> ChangeOutcome {
         let of = self.identity.clone();
         if agreed {
-            self.identity = of.after(&change);
-        } else if matches!(change, Change::Hello { .. }) {
+            self.identity = of.with_change(&change);
+        } else if matches!(change, SettingChange::Hello { .. }) {
             // It may have been done by half.
-            self.kept = self.kept.or(Some("HELLO was refused"));
+            self.pin = self.pin.or(Some("HELLO was refused"));
         }
-        Changed { of, change, agreed }
+        ChangeOutcome {
+            before: of,
+            change,
+            accepted: agreed,
+        }
     }
 
     /// Its backend was reset, or it has none and asked for a reset.
     pub fn reset(&mut self) {
-        *self = Self::new(self.login, self.home);
+        *self = Self::new(self.node_logs_in, self.initial_db);
     }
 }
 
 /// Whether a reply proves that no transaction and no watch is left: what `EXEC`, `DISCARD` and `UNWATCH` did, or what they never do half.
-fn ends(value: &Value<'_>) -> bool {
+fn proves_transaction_end(value: &RespValue<'_>) -> bool {
     matches!(value.line.first(), Some(b'*' | b'_' | b'$'))
         || value.line == b"+OK"
         || value.line.starts_with(b"-EXECABORT")
@@ -266,76 +297,96 @@ mod tests {
 
     use super::*;
 
-    fn send(session: &mut Session, text: &str) -> Verdict {
-        let words = Words::read(text.as_bytes()).unwrap();
-        let verdict = session.asked(&words);
+    fn send_command(session: &mut RedisSession, text: &str) -> CommandAction {
+        let words = CommandWords::parse(text.as_bytes()).unwrap();
+        let verdict = session.handle_command(&words);
         match &verdict {
-            Verdict::Change(change) => session.sent_change(change.clone()),
-            Verdict::Forward | Verdict::Opaque => session.sent(&words),
+            CommandAction::Change(change) => session.record_change(change.clone()),
+            CommandAction::Forward | CommandAction::Opaque => session.record_command(&words),
             _ => {}
         }
         verdict
     }
 
-    fn reply(session: &mut Session, line: &str) {
-        session.answered(&Value { line: line.as_bytes() }).expect("it was asked for");
+    fn receive_reply(session: &mut RedisSession, line: &str) {
+        session
+            .handle_reply(&RespValue {
+                line: line.as_bytes(),
+            })
+            .expect("it was asked for");
     }
 
     #[test]
     fn a_transaction_keeps_its_backend_until_it_ends() {
-        let mut session = Session::default();
-        send(&mut session, "WATCH k");
-        reply(&mut session, "+OK");
-        assert_eq!(session.leaves(), Leaves::State);
+        let mut session = RedisSession::default();
+        send_command(&mut session, "WATCH k");
+        receive_reply(&mut session, "+OK");
+        assert_eq!(session.residue(), SessionResidue::State);
         for text in ["MULTI", "SET k v", "EXEC"] {
-            send(&mut session, text);
+            send_command(&mut session, text);
         }
         for line in ["+OK", "+QUEUED", "*1"] {
-            assert_eq!(session.leaves(), Leaves::Unknown);
-            reply(&mut session, line);
+            assert_eq!(session.residue(), SessionResidue::Unknown);
+            receive_reply(&mut session, line);
         }
-        assert_eq!(session.leaves(), Leaves::Nothing);
+        assert_eq!(session.residue(), SessionResidue::Nothing);
     }
 
     #[test]
     fn a_transaction_that_the_server_does_not_end_is_reset() {
         for line in ["-ERR wrong number of arguments", "-NOPERM", "+QUEUED"] {
-            let mut session = Session::default();
-            send(&mut session, "MULTI");
-            reply(&mut session, "+OK");
-            send(&mut session, "EXEC");
-            reply(&mut session, line);
-            assert_eq!(session.leaves(), Leaves::State, "{line}");
+            let mut session = RedisSession::default();
+            send_command(&mut session, "MULTI");
+            receive_reply(&mut session, "+OK");
+            send_command(&mut session, "EXEC");
+            receive_reply(&mut session, line);
+            assert_eq!(session.residue(), SessionResidue::State, "{line}");
         }
     }
 
     #[test]
-    fn a_setting_counts_when_the_server_agreed() {
-        let mut session = Session::default();
-        send(&mut session, "SELECT 3");
-        reply(&mut session, "-ERR DB index is out of range");
-        assert_eq!(*session.identity(), Identity::default());
-        send(&mut session, "SELECT 3");
-        reply(&mut session, "+OK");
-        assert_eq!(*session.identity(), Identity::default().after(&Change::Select(3)));
-        assert!(session.free());
+    fn a_setting_takes_effect_when_the_server_accepts_it() {
+        let mut session = RedisSession::default();
+        send_command(&mut session, "SELECT 3");
+        receive_reply(&mut session, "-ERR DB index is out of range");
+        assert_eq!(*session.identity(), RedisIdentity::default());
+        send_command(&mut session, "SELECT 3");
+        receive_reply(&mut session, "+OK");
+        assert_eq!(
+            *session.identity(),
+            RedisIdentity::default().with_change(&SettingChange::Select(3))
+        );
+        assert!(session.is_free());
     }
 
     #[test]
-    fn a_password_is_not_looked_at_where_the_node_logs_in() {
-        let mut session = Session::new(true, 0);
-        assert_eq!(send(&mut session, "AUTH whatever"), Verdict::Agree);
-        let hello = Change::Hello { version: Some(3), auth: None, name: None };
-        assert_eq!(send(&mut session, "HELLO 3 AUTH me whatever"), Verdict::Change(hello));
-        assert_eq!(send(&mut session, "AUTH whatever"), Verdict::Wait);
+    fn a_client_password_is_ignored_where_the_node_logs_in() {
+        let mut session = RedisSession::new(true, 0);
+        assert_eq!(
+            send_command(&mut session, "AUTH whatever"),
+            CommandAction::Acknowledge
+        );
+        let hello = SettingChange::Hello {
+            version: Some(3),
+            auth: None,
+            name: None,
+        };
+        assert_eq!(
+            send_command(&mut session, "HELLO 3 AUTH me whatever"),
+            CommandAction::Change(hello)
+        );
+        assert_eq!(
+            send_command(&mut session, "AUTH whatever"),
+            CommandAction::Wait
+        );
     }
 
     #[test]
-    fn what_nobody_asked_for_is_noticed() {
-        let mut session = Session::default();
-        assert_eq!(session.answered(&Value { line: b"+OK" }), None);
-        send(&mut session, "SUBSCRIBE news");
-        assert_eq!(session.leaves(), Leaves::Unknown);
+    fn an_unexpected_reply_is_noticed() {
+        let mut session = RedisSession::default();
+        assert_eq!(session.handle_reply(&RespValue { line: b"+OK" }), None);
+        send_command(&mut session, "SUBSCRIBE news");
+        assert_eq!(session.residue(), SessionResidue::Unknown);
     }
 
     proptest! {
@@ -343,10 +394,10 @@ mod tests {
         #[test]
         fn free_means_that_the_server_agrees(commands in proptest::collection::vec(0_usize..7, 1..30), lag in 0_usize..4) {
             let texts = ["GET a", "MULTI", "EXEC", "DISCARD", "WATCH a", "UNWATCH", "CLIENT TRACKING on"];
-            let (mut session, mut waiting) = (Session::default(), VecDeque::new());
+            let (mut session, mut waiting) = (RedisSession::default(), VecDeque::new());
             let (mut multi, mut watch, mut tracks) = (false, false, false);
             for at in commands {
-                send(&mut session, texts[at]);
+                send_command(&mut session, texts[at]);
                 // The server, in words of its own.
                 let line = match (at, multi) {
                     (1, true) => "-ERR MULTI calls can not be nested",
@@ -363,10 +414,10 @@ mod tests {
                 };
                 waiting.push_back(line);
                 while waiting.len() > lag {
-                    reply(&mut session, waiting.pop_front().unwrap());
+                    receive_reply(&mut session, waiting.pop_front().unwrap());
                 }
                 let clean = waiting.is_empty() && !multi && !watch && !tracks;
-                prop_assert!(!session.free() || clean, "{session:?}");
+                prop_assert!(!session.is_free() || clean, "{session:?}");
             }
         }
     }

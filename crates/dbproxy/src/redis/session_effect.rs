@@ -3,36 +3,36 @@
 //! Nearly all commands leave nothing behind on a connection and have one reply: they may go to any backend. Those that do not are listed here.
 
 /// Words of a command that are looked at; it may have more.
-pub const WORDS: usize = 12;
+pub const MAX_WORDS: usize = 12;
 
 /// The first words of a command.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Words<'a> {
-    words: [&'a [u8]; WORDS],
+pub struct CommandWords<'a> {
+    words: [&'a [u8]; MAX_WORDS],
     count: usize,
     /// The server may cut it into other words.
-    unclear: bool,
+    is_ambiguous: bool,
 }
 
 /// What a command does to its connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Meaning {
+pub enum RedisSessionEffect {
     /// One reply, and nothing is left.
     Plain,
     /// The same, but the reply may take as long as it likes.
     Blocking,
     /// The connection is another afterwards, in a way that can be done again elsewhere.
-    Change(Change),
+    Change(SettingChange),
     /// A transaction begins.
     Multi,
     /// The transaction ends.
-    Ends,
+    EndsTransaction,
     /// Keys are watched.
     Watch,
     /// And no longer.
     Unwatch,
     /// Something stays that only a reset removes.
-    Keeps(&'static str),
+    Pins(&'static str),
     /// From here on, replies can't be counted.
     Opaque(&'static str),
     /// Everything is as on a new connection.
@@ -43,7 +43,7 @@ pub enum Meaning {
 
 /// What can be done again on another connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Change {
+pub enum SettingChange {
     /// `AUTH`: user, if said, and password.
     Auth(Option<Vec<u8>>, Vec<u8>),
     /// `HELLO`.
@@ -65,17 +65,21 @@ pub enum Change {
     LibraryVersion(Vec<u8>),
 }
 
-impl<'a> Words<'a> {
-    /// Of a whole command, or the beginning of a long one. `None`: it is no command.
-    pub fn read(bytes: &'a [u8]) -> Option<Self> {
-        if bytes.first() == Some(&b'*') { Self::array(bytes) } else { Some(Self::inline(bytes)) }
+impl<'a> CommandWords<'a> {
+    /// Of a whole command, or the beginning of a long one. `NoConnection`: it is no command.
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        if bytes.first() == Some(&b'*') {
+            Self::parse_array(bytes)
+        } else {
+            Some(Self::parse_inline(bytes))
+        }
     }
 
-    fn array(bytes: &'a [u8]) -> Option<Self> {
-        let (count, mut rest) = number(&bytes[1..])?;
+    fn parse_array(bytes: &'a [u8]) -> Option<Self> {
+        let (count, mut rest) = parse_number(&bytes[1..])?;
         let mut words = Self::default();
-        while words.count < count.min(WORDS) && !rest.is_empty() {
-            let (length, after) = number(rest.strip_prefix(b"$")?)?;
+        while words.count < count.min(MAX_WORDS) && !rest.is_empty() {
+            let (length, after) = parse_number(rest.strip_prefix(b"$")?)?;
             words.push(&after[..length.min(after.len())]);
             rest = after.get(length + 2..).unwrap_or_default();
         }
@@ -83,10 +87,18 @@ impl<'a> Words<'a> {
     }
 
     /// As one types it with telnet. Quotes, and blanks that are none elsewhere, are the server's to read.
-    fn inline(bytes: &'a [u8]) -> Self {
-        let odd = |byte: &u8| matches!(byte, b'"' | b'\'' | b'\\' | 0..=8 | 0x0b..=0x0c | 0x0e..=0x1f);
-        let mut words = Self { unclear: bytes.iter().any(odd), ..Self::default() };
-        for word in bytes.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).take(WORDS) {
+    fn parse_inline(bytes: &'a [u8]) -> Self {
+        let odd =
+            |byte: &u8| matches!(byte, b'"' | b'\'' | b'\\' | 0..=8 | 0x0b..=0x0c | 0x0e..=0x1f);
+        let mut words = Self {
+            is_ambiguous: bytes.iter().any(odd),
+            ..Self::default()
+        };
+        for word in bytes
+            .split(u8::is_ascii_whitespace)
+            .filter(|word| !word.is_empty())
+            .take(MAX_WORDS)
+        {
             words.push(word);
         }
         words
@@ -107,115 +119,138 @@ impl<'a> Words<'a> {
         &self.words[..self.count]
     }
 
-    fn is(&self, at: usize, what: &str) -> bool {
+    fn is_word(&self, at: usize, what: &str) -> bool {
         self.get(at).eq_ignore_ascii_case(what.as_bytes())
     }
 
     /// What it does. In a transaction (`queued`) a command that changes its connection does so later, if ever.
-    pub fn meaning(&self, queued: bool) -> Meaning {
-        match self.alone() {
-            Meaning::Change(_) if queued => Meaning::Keeps("a setting changed within MULTI"),
-            Meaning::Blocking | Meaning::Unwatch if queued => Meaning::Plain,
-            Meaning::Ends if !queued => Meaning::Plain,
+    pub fn session_effect(&self, queued: bool) -> RedisSessionEffect {
+        match self.standalone_effect() {
+            RedisSessionEffect::Change(_) if queued => {
+                RedisSessionEffect::Pins("a setting changed within MULTI")
+            }
+            RedisSessionEffect::Blocking | RedisSessionEffect::Unwatch if queued => {
+                RedisSessionEffect::Plain
+            }
+            RedisSessionEffect::EndsTransaction if !queued => RedisSessionEffect::Plain,
             meaning => meaning,
         }
     }
 
-    fn alone(&self) -> Meaning {
-        if self.unclear {
-            return Meaning::Opaque("a line with quotes");
+    fn standalone_effect(&self) -> RedisSessionEffect {
+        if self.is_ambiguous {
+            return RedisSessionEffect::Opaque("a line with quotes");
         }
         let mut verb = [0_u8; 16];
         let first = self.get(0);
-        let Some(upper) = verb.get_mut(..first.len()) else { return Meaning::Plain };
+        let Some(upper) = verb.get_mut(..first.len()) else {
+            return RedisSessionEffect::Plain;
+        };
         upper.copy_from_slice(first);
         upper.make_ascii_uppercase();
         match &*upper {
-            b"MULTI" => Meaning::Multi,
-            b"EXEC" | b"DISCARD" => Meaning::Ends,
-            b"WATCH" => Meaning::Watch,
-            b"UNWATCH" => Meaning::Unwatch,
-            b"QUIT" => Meaning::Quit,
-            b"RESET" => Meaning::Reset,
-            b"AUTH" | b"HELLO" | b"SELECT" => self.change(upper),
-            b"CLIENT" => self.client(),
-            b"BLPOP" | b"BRPOP" | b"BRPOPLPUSH" | b"BLMOVE" | b"BLMPOP" | b"BZPOPMIN" | b"BZPOPMAX" | b"BZMPOP"
-            | b"WAIT" | b"WAITAOF" => Meaning::Blocking,
-            b"XREAD" | b"XREADGROUP" if (1..WORDS).any(|at| self.is(at, "BLOCK")) => Meaning::Blocking,
-            b"SUBSCRIBE" | b"PSUBSCRIBE" | b"SSUBSCRIBE" | b"UNSUBSCRIBE" | b"PUNSUBSCRIBE" | b"SUNSUBSCRIBE" => {
-                Meaning::Opaque("SUBSCRIBE")
+            b"MULTI" => RedisSessionEffect::Multi,
+            b"EXEC" | b"DISCARD" => RedisSessionEffect::EndsTransaction,
+            b"WATCH" => RedisSessionEffect::Watch,
+            b"UNWATCH" => RedisSessionEffect::Unwatch,
+            b"QUIT" => RedisSessionEffect::Quit,
+            b"RESET" => RedisSessionEffect::Reset,
+            b"AUTH" | b"HELLO" | b"SELECT" => self.setting_effect(upper),
+            b"CLIENT" => self.client_effect(),
+            b"BLPOP" | b"BRPOP" | b"BRPOPLPUSH" | b"BLMOVE" | b"BLMPOP" | b"BZPOPMIN"
+            | b"BZPOPMAX" | b"BZMPOP" | b"WAIT" | b"WAITAOF" => RedisSessionEffect::Blocking,
+            b"XREAD" | b"XREADGROUP" if (1..MAX_WORDS).any(|at| self.is_word(at, "BLOCK")) => {
+                RedisSessionEffect::Blocking
             }
-            b"MONITOR" => Meaning::Opaque("MONITOR"),
-            b"SYNC" | b"PSYNC" | b"REPLCONF" => Meaning::Opaque("replication"),
-            b"DEBUG" => Meaning::Opaque("DEBUG"),
-            b"SCRIPT" if self.is(1, "DEBUG") => Meaning::Opaque("DEBUG"),
-            b"READONLY" | b"READWRITE" | b"ASKING" => Meaning::Keeps("a mode of Redis Cluster"),
-            _ => Meaning::Plain,
+            b"SUBSCRIBE" | b"PSUBSCRIBE" | b"SSUBSCRIBE" | b"UNSUBSCRIBE" | b"PUNSUBSCRIBE"
+            | b"SUNSUBSCRIBE" => RedisSessionEffect::Opaque("SUBSCRIBE"),
+            b"MONITOR" => RedisSessionEffect::Opaque("MONITOR"),
+            b"SYNC" | b"PSYNC" | b"REPLCONF" => RedisSessionEffect::Opaque("replication"),
+            b"DEBUG" => RedisSessionEffect::Opaque("DEBUG"),
+            b"SCRIPT" if self.is_word(1, "DEBUG") => RedisSessionEffect::Opaque("DEBUG"),
+            b"READONLY" | b"READWRITE" | b"ASKING" => {
+                RedisSessionEffect::Pins("a mode of Redis Cluster")
+            }
+            _ => RedisSessionEffect::Plain,
         }
     }
 
     /// A change that is not written as the documentation says goes unmarked: the server refuses it.
-    fn change(&self, verb: &[u8]) -> Meaning {
+    fn setting_effect(&self, verb: &[u8]) -> RedisSessionEffect {
         let change = match verb {
-            b"AUTH" => self.auth(),
-            b"HELLO" => self.hello(),
-            _ => std::str::from_utf8(self.get(1)).ok().and_then(|text| text.parse().ok()).map(Change::Select),
+            b"AUTH" => self.parse_auth(),
+            b"HELLO" => self.parse_hello(),
+            _ => std::str::from_utf8(self.get(1))
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .map(SettingChange::Select),
         };
-        change.map_or(Meaning::Keeps("an unusual setting"), Meaning::Change)
+        change.map_or(
+            RedisSessionEffect::Pins("an unusual setting"),
+            RedisSessionEffect::Change,
+        )
     }
 
-    fn auth(&self) -> Option<Change> {
+    fn parse_auth(&self) -> Option<SettingChange> {
         match self.all() {
-            [_, password] => Some(Change::Auth(None, password.to_vec())),
-            [_, user, password] => Some(Change::Auth(Some(user.to_vec()), password.to_vec())),
+            [_, password] => Some(SettingChange::Auth(None, password.to_vec())),
+            [_, user, password] => {
+                Some(SettingChange::Auth(Some(user.to_vec()), password.to_vec()))
+            }
             _ => None,
         }
     }
 
-    fn hello(&self) -> Option<Change> {
+    fn parse_hello(&self) -> Option<SettingChange> {
         let version = match self.all().get(1) {
             None => None,
             Some(text) => Some(std::str::from_utf8(text).ok()?.parse().ok()?),
         };
         let (mut auth, mut name, mut at) = (None, None, 2);
         while at < self.count {
-            if self.is(at, "AUTH") && at + 2 < self.count {
+            if self.is_word(at, "AUTH") && at + 2 < self.count {
                 auth = Some((self.get(at + 1).to_vec(), self.get(at + 2).to_vec()));
                 at += 3;
-            } else if self.is(at, "SETNAME") && at + 1 < self.count {
+            } else if self.is_word(at, "SETNAME") && at + 1 < self.count {
                 name = Some(self.get(at + 1).to_vec());
                 at += 2;
             } else {
                 return None;
             }
         }
-        Some(Change::Hello { version, auth, name })
+        Some(SettingChange::Hello {
+            version,
+            auth,
+            name,
+        })
     }
 
-    fn client(&self) -> Meaning {
+    fn client_effect(&self) -> RedisSessionEffect {
         let value = |at| self.get(at).to_vec();
-        if self.is(1, "SETNAME") && self.count == 3 {
-            Meaning::Change(Change::Name(value(2)))
-        } else if self.is(1, "SETINFO") && self.is(2, "LIB-NAME") && self.count == 4 {
-            Meaning::Change(Change::Library(value(3)))
-        } else if self.is(1, "SETINFO") && self.is(2, "LIB-VER") && self.count == 4 {
-            Meaning::Change(Change::LibraryVersion(value(3)))
-        } else if self.is(1, "REPLY") {
-            Meaning::Opaque("CLIENT REPLY")
-        } else if ["LIST", "INFO", "KILL", "PAUSE", "UNPAUSE", "UNBLOCK", "GETNAME", "HELP"]
-            .iter()
-            .any(|harmless| self.is(1, harmless))
+        if self.is_word(1, "SETNAME") && self.count == 3 {
+            RedisSessionEffect::Change(SettingChange::Name(value(2)))
+        } else if self.is_word(1, "SETINFO") && self.is_word(2, "LIB-NAME") && self.count == 4 {
+            RedisSessionEffect::Change(SettingChange::Library(value(3)))
+        } else if self.is_word(1, "SETINFO") && self.is_word(2, "LIB-VER") && self.count == 4 {
+            RedisSessionEffect::Change(SettingChange::LibraryVersion(value(3)))
+        } else if self.is_word(1, "REPLY") {
+            RedisSessionEffect::Opaque("CLIENT REPLY")
+        } else if [
+            "LIST", "INFO", "KILL", "PAUSE", "UNPAUSE", "UNBLOCK", "GETNAME", "HELP",
+        ]
+        .iter()
+        .any(|harmless| self.is_word(1, harmless))
         {
-            Meaning::Plain
+            RedisSessionEffect::Plain
         } else {
             // Among them `ID`: who knows its number wants to keep it.
-            Meaning::Keeps("CLIENT")
+            RedisSessionEffect::Pins("CLIENT")
         }
     }
 }
 
 /// A number and what comes after its line.
-fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+fn parse_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let end = memchr::memchr(b'\n', bytes)?;
     let digits = std::str::from_utf8(bytes[..end].strip_suffix(b"\r")?).ok()?;
     if digits.starts_with('+') {
@@ -228,12 +263,14 @@ fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
 mod tests {
     use super::*;
 
-    fn meaning(text: &str) -> Meaning {
-        Words::read(text.as_bytes()).unwrap().meaning(false)
+    fn effect_of(text: &str) -> RedisSessionEffect {
+        CommandWords::parse(text.as_bytes())
+            .unwrap()
+            .session_effect(false)
     }
 
     #[test]
-    fn commands_do_what_the_documentation_says() {
+    fn commands_have_the_documented_effect() {
         let plain = [
             "GET a",
             "set a b",
@@ -244,39 +281,85 @@ mod tests {
             "averyveryverylongcommand x",
         ];
         for text in plain {
-            assert_eq!(meaning(text), Meaning::Plain, "{text}");
+            assert_eq!(effect_of(text), RedisSessionEffect::Plain, "{text}");
         }
-        assert_eq!(meaning("blpop a 0"), Meaning::Blocking);
-        assert_eq!(meaning("XREADGROUP GROUP g c COUNT 1 BLOCK 0 STREAMS a >"), Meaning::Blocking);
-        assert_eq!(meaning("select 3"), Meaning::Change(Change::Select(3)));
-        assert_eq!(meaning("AUTH p"), Meaning::Change(Change::Auth(None, b"p".to_vec())));
-        assert_eq!(meaning("HELLO"), Meaning::Change(Change::Hello { version: None, auth: None, name: None }));
-        assert_eq!(meaning("client setname me"), Meaning::Change(Change::Name(b"me".to_vec())));
-        for text in ["CLIENT TRACKING ON", "client id", "READONLY", "SELECT x", "AUTH", "HELLO 3 AUTH x"] {
-            assert!(matches!(meaning(text), Meaning::Keeps(_)), "{text}");
+        assert_eq!(effect_of("blpop a 0"), RedisSessionEffect::Blocking);
+        assert_eq!(
+            effect_of("XREADGROUP GROUP g c COUNT 1 BLOCK 0 STREAMS a >"),
+            RedisSessionEffect::Blocking
+        );
+        assert_eq!(
+            effect_of("select 3"),
+            RedisSessionEffect::Change(SettingChange::Select(3))
+        );
+        assert_eq!(
+            effect_of("AUTH p"),
+            RedisSessionEffect::Change(SettingChange::Auth(None, b"p".to_vec()))
+        );
+        assert_eq!(
+            effect_of("HELLO"),
+            RedisSessionEffect::Change(SettingChange::Hello {
+                version: None,
+                auth: None,
+                name: None
+            })
+        );
+        assert_eq!(
+            effect_of("client setname me"),
+            RedisSessionEffect::Change(SettingChange::Name(b"me".to_vec()))
+        );
+        for text in [
+            "CLIENT TRACKING ON",
+            "client id",
+            "READONLY",
+            "SELECT x",
+            "AUTH",
+            "HELLO 3 AUTH x",
+        ] {
+            assert!(
+                matches!(effect_of(text), RedisSessionEffect::Pins(_)),
+                "{text}"
+            );
         }
         for text in ["GET \"a b\"", "'SELECT' 5", "SELECT\x0b5", "MULTI\0x"] {
-            assert!(matches!(meaning(text), Meaning::Opaque(_)), "{text}");
+            assert!(
+                matches!(effect_of(text), RedisSessionEffect::Opaque(_)),
+                "{text}"
+            );
         }
-        for text in ["SUBSCRIBE a", "MONITOR", "CLIENT REPLY OFF", "PSYNC ? -1", "SCRIPT DEBUG YES", "DEBUG SLEEP 1"] {
-            assert!(matches!(meaning(text), Meaning::Opaque(_)), "{text}");
+        for text in [
+            "SUBSCRIBE a",
+            "MONITOR",
+            "CLIENT REPLY OFF",
+            "PSYNC ? -1",
+            "SCRIPT DEBUG YES",
+            "DEBUG SLEEP 1",
+        ] {
+            assert!(
+                matches!(effect_of(text), RedisSessionEffect::Opaque(_)),
+                "{text}"
+            );
         }
     }
 
     #[test]
-    fn in_a_transaction_a_setting_keeps_its_connection() {
-        let queued = |text: &str| Words::read(text.as_bytes()).unwrap().meaning(true);
-        assert!(matches!(queued("SELECT 1"), Meaning::Keeps(_)));
-        assert_eq!(queued("BLPOP a 0"), Meaning::Plain);
-        assert_eq!(queued("EXEC"), Meaning::Ends);
+    fn a_setting_within_a_transaction_pins_the_connection() {
+        let queued = |text: &str| {
+            CommandWords::parse(text.as_bytes())
+                .unwrap()
+                .session_effect(true)
+        };
+        assert!(matches!(queued("SELECT 1"), RedisSessionEffect::Pins(_)));
+        assert_eq!(queued("BLPOP a 0"), RedisSessionEffect::Plain);
+        assert_eq!(queued("EXEC"), RedisSessionEffect::EndsTransaction);
     }
 
     #[test]
     fn the_words_of_an_array_are_its_strings() {
-        let words = Words::read(b"*3\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$3\r\na b\r\n").unwrap();
+        let words = CommandWords::parse(b"*3\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$3\r\na b\r\n").unwrap();
         assert_eq!(words.all(), [&b"HELLO"[..], b"3", b"a b"]);
-        let long = Words::read(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\naaaa").unwrap();
+        let long = CommandWords::parse(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\naaaa").unwrap();
         assert_eq!(long.get(0), b"SET");
-        assert!(Words::read(b"*1\r\n:1\r\n").is_none());
+        assert!(CommandWords::parse(b"*1\r\n:1\r\n").is_none());
     }
 }

@@ -4,28 +4,38 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use nearpath_dbproxy::postgres;
-use nearpath_types::egress::{Mode, Protocol};
+use nearpath_types::egress::{EgressProtocol, PoolingMode};
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
-use crate::clients::{ran, run};
+use crate::clients::{run_program, succeeds};
+use crate::fixture::{AdapterFixture, default_egress, run_local};
 use crate::mysql;
 use crate::postgres::as_function;
-use crate::postgres_server::{PASSWORD, Postgres};
+use crate::postgres_server::{PASSWORD, PostgresServer};
 use crate::redis::{self, need};
 use crate::server;
-use crate::stage::{Stage, egress, on_stage};
 
-fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/programs").join(name)
+fn source_path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/it/programs")
+        .join(name)
 }
 
 /// Once without the pool, then twice through the same one.
-async fn alike(server: SocketAddr, stage: &Stage, command: impl Fn(SocketAddr) -> Command) {
-    let alone = run(&mut command(server), "").await;
+async fn assert_same_output(
+    server: SocketAddr,
+    stage: &AdapterFixture,
+    command: impl Fn(SocketAddr) -> Command,
+) {
+    let alone = run_program(&mut command(server), "").await;
     assert!(!alone.is_empty());
     for clients in [1, 2] {
-        assert_eq!(run(&mut command(stage.at), "").await, alone, "run {clients}");
+        assert_eq!(
+            run_program(&mut command(stage.at), "").await,
+            alone,
+            "run {clients}"
+        );
     }
 }
 
@@ -35,58 +45,95 @@ fn with_address(mut command: Command, at: SocketAddr) -> Command {
 }
 
 #[test]
-fn hiredis() {
-    on_stage(async {
-        let server = need!(server::redis(&[]).await, "redis-server");
+fn hiredis_runs_unmodified_and_twice() {
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("client");
         let mut cc = Command::new("cc");
-        let cc = cc.args(["-O1", "-o"]).arg(&program).arg(source("hiredis.c")).arg("-lhiredis");
-        if !ran(cc).await {
+        let cc = cc
+            .args(["-O1", "-o"])
+            .arg(&program)
+            .arg(source_path("hiredis.c"))
+            .arg("-lhiredis");
+        if !succeeds(cc).await {
             nearpath_testkit::skip!("cc or hiredis is missing: apt-get install gcc libhiredis-dev");
         }
-        let stage = redis::stage(&server).await;
-        alike(server.at, &stage, |at| with_address(Command::new(&program), at)).await;
-        assert_eq!(stage.backends.opened(), 1, "the second run has the first one's connection");
+        let stage = redis::open_fixture(&server).await;
+        assert_same_output(server.at, &stage, |at| {
+            with_address(Command::new(&program), at)
+        })
+        .await;
+        assert_eq!(
+            stage.backends.opened(),
+            1,
+            "the second run has the first one's connection"
+        );
     });
 }
 
 /// Where Debian has PostgreSQL's driver for Java.
-const JAR: &str = "/usr/share/java/postgresql.jar";
+const JDBC_JAR: &str = "/usr/share/java/postgresql.jar";
 
 #[test]
-fn jdbc() {
-    on_stage(async {
+fn jdbc_runs_unmodified_and_twice() {
+    run_local(async {
         let folder = tempfile::tempdir().unwrap();
         let mut javac = Command::new("javac");
-        if !Path::new(JAR).exists() || !ran(javac.arg("-d").arg(folder.path()).arg(source("Jdbc.java"))).await {
-            nearpath_testkit::skip!("JDBC is missing: apt-get install default-jdk-headless libpostgresql-jdbc-java");
+        if !Path::new(JDBC_JAR).exists()
+            || !succeeds(
+                javac
+                    .arg("-d")
+                    .arg(folder.path())
+                    .arg(source_path("Jdbc.java")),
+            )
+            .await
+        {
+            nearpath_testkit::skip!(
+                "JDBC is missing: apt-get install default-jdk-headless libpostgresql-jdbc-java"
+            );
         }
-        let server = need!(Postgres::start_with(&[], &[]).await, "PostgreSQL");
+        let server = need!(PostgresServer::start_with(&[], &[]).await, "PostgreSQL");
         let java = |at| {
             let mut java = Command::new("java");
-            java.args(["-XX:TieredStopAtLevel=1", "-cp"]).arg(format!("{}:{JAR}", folder.path().display())).arg("Jdbc");
+            java.args(["-XX:TieredStopAtLevel=1", "-cp"])
+                .arg(format!("{}:{JDBC_JAR}", folder.path().display()))
+                .arg("Jdbc");
             let mut java = with_address(java, at);
             java.arg(PASSWORD);
             java
         };
-        for mode in [Mode::Transaction, Mode::Session] {
-            let stage = Stage::open(as_function(server.at, mode), &[("password", PASSWORD)], postgres::serve).await;
-            alike(server.at, &stage, java).await;
-            assert!(stage.backends.opened() <= 2, "{mode:?}: six clients, {} opened", stage.backends.opened());
+        for mode in [PoolingMode::Transaction, PoolingMode::Session] {
+            let stage = AdapterFixture::open(
+                as_function(server.at, mode),
+                &[("password", PASSWORD)],
+                postgres::serve,
+            )
+            .await;
+            assert_same_output(server.at, &stage, java).await;
+            assert!(
+                stage.backends.opened() <= 2,
+                "{mode:?}: six clients, {} opened",
+                stage.backends.opened()
+            );
         }
     });
 }
 
-/// A folder with Node's drivers; `None`: no Node, or no package registry.
-async fn node() -> Option<&'static Path> {
+/// A folder with Node's drivers; `NoConnection`: no Node, or no package registry.
+async fn node_modules() -> Option<&'static Path> {
     static FOLDER: OnceCell<Option<PathBuf>> = OnceCell::const_new();
     let made = async || {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("node-clients");
         let _lock = nearpath_testkit::lock_shared_folder(&folder);
         std::fs::create_dir_all(&folder).ok()?;
         let there = async || {
-            ran(Command::new("node").args(["-e", "require('pg'); require('mysql2')"]).current_dir(&folder)).await
+            succeeds(
+                Command::new("node")
+                    .args(["-e", "require('pg'); require('mysql2')"])
+                    .current_dir(&folder),
+            )
+            .await
         };
         if there().await {
             return Some(folder);
@@ -101,31 +148,47 @@ async fn node() -> Option<&'static Path> {
             "pg@8.13.1",
             "mysql2@3.11.5",
         ]);
-        ran(npm.current_dir(&folder)).await.then_some(folder)
+        succeeds(npm.current_dir(&folder)).await.then_some(folder)
     };
     FOLDER.get_or_init(made).await.as_deref()
 }
 
-fn driver(folder: &Path, which: &str, at: SocketAddr, password: &str) -> Command {
+fn driver_command(folder: &Path, which: &str, at: SocketAddr, password: &str) -> Command {
     let mut node = Command::new("node");
-    node.arg(source("drivers.js")).arg(which).env("NODE_PATH", folder.join("node_modules"));
+    node.arg(source_path("drivers.js"))
+        .arg(which)
+        .env("NODE_PATH", folder.join("node_modules"));
     let mut node = with_address(node, at);
     node.arg(password);
     node
 }
 
 #[test]
-fn nodes_drivers() {
-    on_stage(async {
-        let folder = need!(node().await, "Node with pg and mysql2");
-        let server = need!(Postgres::start_with(&[], &[]).await, "PostgreSQL");
-        for mode in [Mode::Transaction, Mode::Session] {
-            let stage = Stage::open(as_function(server.at, mode), &[("password", PASSWORD)], postgres::serve).await;
-            alike(server.at, &stage, |at| driver(folder, "pg", at, PASSWORD)).await;
+fn node_drivers_run_unmodified_and_twice() {
+    run_local(async {
+        let folder = need!(node_modules().await, "Node with pg and mysql2");
+        let server = need!(PostgresServer::start_with(&[], &[]).await, "PostgreSQL");
+        for mode in [PoolingMode::Transaction, PoolingMode::Session] {
+            let stage = AdapterFixture::open(
+                as_function(server.at, mode),
+                &[("password", PASSWORD)],
+                postgres::serve,
+            )
+            .await;
+            assert_same_output(server.at, &stage, |at| {
+                driver_command(folder, "pg", at, PASSWORD)
+            })
+            .await;
         }
-        let server = need!(server::mariadb(&[]).await, "mariadbd");
-        let stage = mysql::passing(&server, |it| it).await;
-        assert_eq!(egress(Protocol::Mysql, server.at).protocol, Protocol::Mysql);
-        alike(server.at, &stage, |at| driver(folder, "mysql", at, "pw")).await;
+        let server = need!(server::start_mariadb(&[]).await, "mariadbd");
+        let stage = mysql::open_with_client_login(&server, |it| it).await;
+        assert_eq!(
+            default_egress(EgressProtocol::Mysql, server.at).protocol,
+            EgressProtocol::Mysql
+        );
+        assert_same_output(server.at, &stage, |at| {
+            driver_command(folder, "mysql", at, "pw")
+        })
+        .await;
     });
 }

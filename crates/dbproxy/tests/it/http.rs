@@ -3,23 +3,23 @@
 use std::time::Duration;
 
 use nearpath_dbproxy::http::serve;
-use nearpath_types::egress::{Egress, Protocol};
+use nearpath_types::egress::{EgressProtocol, EgressSpec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 
-use crate::clients::{python, run, script};
-use crate::odd::Odd;
+use crate::clients::{python, run_program, run_script};
+use crate::fixture::{AdapterFixture, default_egress, run_local};
 use crate::redis::need;
+use crate::scripted_server::ScriptedServer;
 use crate::server;
-use crate::stage::{Stage, egress, on_stage};
 
-async fn stage(at: std::net::SocketAddr) -> Stage {
-    Stage::open(egress(Protocol::Http, at), &[], serve).await
+async fn open_fixture(at: std::net::SocketAddr) -> AdapterFixture {
+    AdapterFixture::open(default_egress(EgressProtocol::Http, at), &[], serve).await
 }
 
 /// All that is answered to `text`, until the server closes.
-async fn ask(at: std::net::SocketAddr, text: &str) -> String {
+async fn exchange(at: std::net::SocketAddr, text: &str) -> String {
     let mut client = TcpStream::connect(at).await.unwrap();
     client.write_all(text.as_bytes()).await.unwrap();
     let mut said = Vec::new();
@@ -28,11 +28,11 @@ async fn ask(at: std::net::SocketAddr, text: &str) -> String {
     String::from_utf8(said).unwrap()
 }
 
-fn get(path: &str) -> String {
+fn get_request(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: who.ever:81\r\nConnection: close\r\n\r\n")
 }
 
-const PY: &str = r#"
+const PYTHON_SCRIPT: &str = r#"
 import sys, requests, http.client
 base = f"http://{sys.argv[1]}:{sys.argv[2]}"
 s = requests.Session()
@@ -53,7 +53,7 @@ c.request("GET", "/say/c"); assert c.getresponse().read().startswith(b"GET /say/
 print("good")
 "#;
 
-const JS: &str = r#"
+const NODE_SCRIPT: &str = r#"
 const http = require('http');
 const [host, port] = process.argv.slice(2);
 const ask = (agent, path) => new Promise((good, bad) => http.get({host, port, path, agent}, r => {
@@ -71,78 +71,111 @@ const ask = (agent, path) => new Promise((good, bad) => http.get({host, port, pa
 
 #[test]
 fn programs_run_unmodified_and_twice() {
-    on_stage(async {
-        let server = need!(server::nginx(75).await, "nginx");
+    run_local(async {
+        let server = need!(server::start_nginx(75).await, "nginx");
         let python = need!(python().await, "Python with requests");
-        let stage = stage(server.at).await;
+        let stage = open_fixture(server.at).await;
         let (host, port) = (stage.at.ip().to_string(), stage.at.port().to_string());
         for _ in 0..2 {
-            assert_eq!(script(python, PY, stage.at).await, "good\n");
+            assert_eq!(run_script(python, PYTHON_SCRIPT, stage.at).await, "good\n");
             let base = format!("http://{}/", stage.at);
-            let upload = server.home.path().join("big");
+            let upload = server.folder.path().join("big");
             for arguments in [
                 vec!["-sf".into(), format!("{base}say/curl")],
-                vec!["-sf".into(), "-T".into(), upload.display().to_string(), format!("{base}put/c")],
+                vec![
+                    "-sf".into(),
+                    "-T".into(),
+                    upload.display().to_string(),
+                    format!("{base}put/c"),
+                ],
                 vec!["-sfI".into(), format!("{base}big")],
             ] {
-                run(Command::new("curl").args(arguments), "").await;
+                run_program(Command::new("curl").args(arguments), "").await;
             }
             if Command::new("node").arg("-v").output().await.is_ok() {
-                let said = run(Command::new("node").args(["-", &host, &port]), JS).await;
+                let said =
+                    run_program(Command::new("node").args(["-", &host, &port]), NODE_SCRIPT).await;
                 assert_eq!(said, "good\n");
             }
         }
-        assert!(stage.backends.most() <= 20);
+        assert!(stage.backends.max_open() <= 20);
     });
 }
 
 #[test]
 fn clients_one_after_the_other_share_a_connection() {
-    on_stage(async {
-        let server = need!(server::nginx(75).await, "nginx");
-        let stage = stage(server.at).await;
+    run_local(async {
+        let server = need!(server::start_nginx(75).await, "nginx");
+        let stage = open_fixture(server.at).await;
         for turn in 1..=10 {
-            let said = ask(stage.at, &get("/count")).await;
+            let said = exchange(stage.at, &get_request("/count")).await;
             assert!(said.ends_with(&format!(" {turn}\n")), "{said}");
-            stage.served(turn).await;
+            stage.wait_served(turn).await;
         }
         assert_eq!(stage.backends.opened(), 1);
-        let said = ask(stage.at, &get("/say/x")).await;
-        assert!(said.ends_with("\r\nGET /say/x who.ever:81  \n"), "the host stays and `Connection` does not: {said}");
+        let said = exchange(stage.at, &get_request("/say/x")).await;
+        assert!(
+            said.ends_with("\r\nGET /say/x who.ever:81  \n"),
+            "the host stays and `Connection` does not: {said}"
+        );
     });
 }
 
 #[test]
 fn a_server_that_hangs_up_or_restarts_costs_no_error() {
-    on_stage(async {
-        let mut server = need!(server::nginx(1).await, "nginx");
-        let stage = stage(server.at).await;
-        assert!(ask(stage.at, &get("/count")).await.contains(" 200 "));
+    run_local(async {
+        let mut server = need!(server::start_nginx(1).await, "nginx");
+        let stage = open_fixture(server.at).await;
+        assert!(
+            exchange(stage.at, &get_request("/count"))
+                .await
+                .contains(" 200 ")
+        );
         server.stop().await;
-        let said = ask(stage.at, &get("/count")).await;
-        assert!(said.starts_with("HTTP/1.1 502") && said.contains("refused"), "{said}");
-        server.again().await;
-        assert!(ask(stage.at, &get("/count")).await.contains(" 200 "));
+        let said = exchange(stage.at, &get_request("/count")).await;
+        assert!(
+            said.starts_with("HTTP/1.1 502") && said.contains("refused"),
+            "{said}"
+        );
+        server.restart().await;
+        assert!(
+            exchange(stage.at, &get_request("/count"))
+                .await
+                .contains(" 200 ")
+        );
     });
 }
 
 #[test]
-fn a_stale_connection_is_replaced_for_what_may_be_done_twice_and_only_for_that() {
+fn a_stale_connection_is_replaced_only_for_idempotent_requests() {
     for (method, expected) in [("GET", "200"), ("DELETE", "200"), ("POST", "502")] {
-        on_stage(async move {
+        run_local(async move {
             // It answers once, and hangs up when it has read the second request.
-            let odd = Odd::start(async |mut talk| {
-                talk.head().await?;
-                talk.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await?;
-                talk.head().await.map(drop)
+            let odd = ScriptedServer::start(async |mut talk| {
+                talk.read_head().await?;
+                talk.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                    .await?;
+                talk.read_head().await.map(drop)
             })
             .await;
-            let stage = stage(odd.at).await;
-            ask(stage.at, &get("/")).await;
-            stage.served(1).await;
-            let said = ask(stage.at, &format!("{method} / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")).await;
-            assert!(said.starts_with(&format!("HTTP/1.1 {expected}")), "{method}: {said}");
-            let again = odd.heads.borrow().iter().filter(|head| head.starts_with(method)).count();
+            let stage = open_fixture(odd.at).await;
+            exchange(stage.at, &get_request("/")).await;
+            stage.wait_served(1).await;
+            let said = exchange(
+                stage.at,
+                &format!("{method} / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"),
+            )
+            .await;
+            assert!(
+                said.starts_with(&format!("HTTP/1.1 {expected}")),
+                "{method}: {said}"
+            );
+            let again = odd
+                .heads
+                .borrow()
+                .iter()
+                .filter(|head| head.starts_with(method))
+                .count();
             assert_eq!(
                 again,
                 match method {
@@ -158,69 +191,80 @@ fn a_stale_connection_is_replaced_for_what_may_be_done_twice_and_only_for_that()
 
 #[test]
 fn a_new_connection_that_breaks_is_not_tried_again() {
-    on_stage(async {
-        let odd = Odd::start(async |mut talk| talk.head().await.map(drop)).await;
-        let stage = stage(odd.at).await;
-        assert!(ask(stage.at, &get("/")).await.starts_with("HTTP/1.1 502"));
+    run_local(async {
+        let odd = ScriptedServer::start(async |mut talk| talk.read_head().await.map(drop)).await;
+        let stage = open_fixture(odd.at).await;
+        assert!(
+            exchange(stage.at, &get_request("/"))
+                .await
+                .starts_with("HTTP/1.1 502")
+        );
         assert_eq!(odd.connections.get(), 1);
     });
 }
 
 #[test]
 fn a_response_that_breaks_off_breaks_off_for_the_client() {
-    on_stage(async {
-        let odd = Odd::start(async |mut talk| {
-            talk.head().await?;
-            talk.say("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this").await
+    run_local(async {
+        let odd = ScriptedServer::start(async |mut talk| {
+            talk.read_head().await?;
+            talk.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this")
+                .await
         })
         .await;
-        let stage = stage(odd.at).await;
-        let said = ask(stage.at, &get("/")).await;
+        let stage = open_fixture(odd.at).await;
+        let said = exchange(stage.at, &get_request("/")).await;
         assert!(said.ends_with("only this"), "{said}");
-        ask(stage.at, &get("/")).await;
+        exchange(stage.at, &get_request("/")).await;
         assert_eq!(odd.connections.get(), 2, "the broken one is not used again");
     });
 }
 
 #[test]
-fn a_client_that_leaves_in_mid_response_takes_its_connection_along() {
-    on_stage(async {
-        let odd = Odd::start(async |mut talk| {
-            talk.head().await?;
-            talk.say("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf").await?;
+fn a_client_that_leaves_mid_response_closes_its_connection() {
+    run_local(async {
+        let odd = ScriptedServer::start(async |mut talk| {
+            talk.read_head().await?;
+            talk.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+                .await?;
             if talk.number == 0 {
                 // Until the other end closes: then the rest would be the next client's.
-                return talk.head().await.map(drop);
+                return talk.read_head().await.map(drop);
             }
-            talk.say(" again").await?;
-            talk.head().await.map(drop)
+            talk.send(" again").await?;
+            talk.read_head().await.map(drop)
         })
         .await;
-        let stage = stage(odd.at).await;
+        let stage = open_fixture(odd.at).await;
         let mut client = TcpStream::connect(stage.at).await.unwrap();
-        client.write_all(get("/").as_bytes()).await.unwrap();
+        client.write_all(get_request("/").as_bytes()).await.unwrap();
         let mut said = Vec::new();
         while !said.ends_with(b"half") {
             client.read_buf(&mut said).await.unwrap();
         }
         drop(client);
-        assert!(ask(stage.at, &get("/")).await.ends_with("half again"));
+        assert!(
+            exchange(stage.at, &get_request("/"))
+                .await
+                .ends_with("half again")
+        );
         assert_eq!(odd.connections.get(), 2);
     });
 }
 
 #[test]
 fn the_body_waits_until_the_destination_asks_for_it() {
-    on_stage(async {
-        let odd = Odd::start(async |mut talk| {
+    run_local(async {
+        let odd = ScriptedServer::start(async |mut talk| {
             loop {
-                let head = talk.head().await?;
+                let head = talk.read_head().await?;
                 if head.starts_with("PUT /refused") {
-                    talk.say("HTTP/1.1 417 No\r\nContent-Length: 2\r\n\r\nno").await?;
+                    talk.send("HTTP/1.1 417 No\r\nContent-Length: 2\r\n\r\nno")
+                        .await?;
                 } else {
-                    talk.say("HTTP/1.1 100 Continue\r\n\r\n").await?;
-                    let body = talk.body(5).await?;
-                    talk.say(&format!(
+                    talk.send("HTTP/1.1 100 Continue\r\n\r\n").await?;
+                    let body = talk.read_body(5).await?;
+                    talk.send(&format!(
                         "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}",
                         String::from_utf8_lossy(&body)
                     ))
@@ -229,14 +273,17 @@ fn the_body_waits_until_the_destination_asks_for_it() {
             }
         })
         .await;
-        let stage = stage(odd.at).await;
+        let stage = open_fixture(odd.at).await;
         let head = |path| {
             format!(
                 "PUT {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
             )
         };
-        let refused = ask(stage.at, &head("/refused")).await;
-        assert!(refused.starts_with("HTTP/1.1 417") && refused.ends_with("no"), "{refused}");
+        let refused = exchange(stage.at, &head("/refused")).await;
+        assert!(
+            refused.starts_with("HTTP/1.1 417") && refused.ends_with("no"),
+            "{refused}"
+        );
         let mut client = TcpStream::connect(stage.at).await.unwrap();
         client.write_all(head("/taken").as_bytes()).await.unwrap();
         let mut said = [0; 25];
@@ -245,98 +292,146 @@ fn the_body_waits_until_the_destination_asks_for_it() {
         client.write_all(b"hello").await.unwrap();
         let mut rest = String::new();
         client.read_to_string(&mut rest).await.unwrap();
-        assert!(rest.starts_with("HTTP/1.1 200") && rest.ends_with("hello"), "{rest}");
-        assert_eq!(odd.connections.get(), 2, "a connection whose body never came does not serve again");
+        assert!(
+            rest.starts_with("HTTP/1.1 200") && rest.ends_with("hello"),
+            "{rest}"
+        );
+        assert_eq!(
+            odd.connections.get(),
+            2,
+            "a connection whose body never came does not serve again"
+        );
     });
 }
 
 #[test]
-fn an_upgraded_connection_is_its_clients_alone() {
-    on_stage(async {
-        let odd = Odd::start(async |mut talk| {
-            talk.head().await?;
-            talk.say("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n").await?;
-            let said = talk.body(4).await?;
-            talk.say(&String::from_utf8_lossy(&said)).await
+fn an_upgraded_connection_belongs_to_its_client() {
+    run_local(async {
+        let odd = ScriptedServer::start(async |mut talk| {
+            talk.read_head().await?;
+            talk.send(
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n",
+            )
+            .await?;
+            let said = talk.read_body(4).await?;
+            talk.send(&String::from_utf8_lossy(&said)).await
         })
         .await;
-        let stage = stage(odd.at).await;
+        let stage = open_fixture(odd.at).await;
         for turn in 1..=2 {
-            let said =
-                ask(stage.at, "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nping").await;
-            assert!(said.starts_with("HTTP/1.1 101") && said.ends_with("ping"), "{said}");
+            let said = exchange(
+                stage.at,
+                "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nping",
+            )
+            .await;
+            assert!(
+                said.starts_with("HTTP/1.1 101") && said.ends_with("ping"),
+                "{said}"
+            );
             assert_eq!(odd.connections.get(), turn);
         }
-        assert_eq!(stage.pins(), ["Upgrade"]);
-        assert!(odd.heads.borrow()[0].to_lowercase().contains("upgrade: echo"));
+        assert_eq!(stage.pin_reasons(), ["Upgrade"]);
+        assert!(
+            odd.heads.borrow()[0]
+                .to_lowercase()
+                .contains("upgrade: echo")
+        );
     });
 }
 
 #[test]
-fn trailers_reach_who_asks_for_them() {
-    on_stage(async {
-        let odd = Odd::start(async |mut talk| {
-            while talk.head().await.is_some() {
-                talk.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\n\r\n").await?;
+fn trailers_reach_clients_that_ask_for_them() {
+    run_local(async {
+        let odd = ScriptedServer::start(async |mut talk| {
+            while talk.read_head().await.is_some() {
+                talk.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\n\r\n").await?;
             }
             Some(())
         })
         .await;
-        let stage = stage(odd.at).await;
-        let said = ask(stage.at, "GET / HTTP/1.1\r\nHost: h\r\nTE: trailers\r\nConnection: TE, close\r\n\r\n").await;
+        let stage = open_fixture(odd.at).await;
+        let said = exchange(
+            stage.at,
+            "GET / HTTP/1.1\r\nHost: h\r\nTE: trailers\r\nConnection: TE, close\r\n\r\n",
+        )
+        .await;
         assert!(said.to_lowercase().contains("x-sum: 7\r\n"), "{said}");
-        assert!(ask(stage.at, &get("/")).await.contains("ok"));
+        assert!(exchange(stage.at, &get_request("/")).await.contains("ok"));
         assert_eq!(odd.connections.get(), 1);
     });
 }
 
 #[test]
-fn who_logs_a_connection_in_keeps_it() {
-    on_stage(async {
-        let odd = Odd::start(async |mut talk| {
+fn a_connection_bound_login_keeps_its_connection() {
+    run_local(async {
+        let odd = ScriptedServer::start(async |mut talk| {
             loop {
-                let head = talk.head().await?;
+                let head = talk.read_head().await?;
                 let number = talk.number;
-                let challenge = if head.contains("NTLM") { "" } else { "WWW-Authenticate: NTLM\r\n" };
-                talk.say(&format!("HTTP/1.1 200 OK\r\n{challenge}Content-Length: 1\r\n\r\n{number}")).await?;
+                let challenge = if head.contains("NTLM") {
+                    ""
+                } else {
+                    "WWW-Authenticate: NTLM\r\n"
+                };
+                talk.send(&format!(
+                    "HTTP/1.1 200 OK\r\n{challenge}Content-Length: 1\r\n\r\n{number}"
+                ))
+                .await?;
             }
         })
         .await;
-        let stage = stage(odd.at).await;
+        let stage = open_fixture(odd.at).await;
         let mut client = TcpStream::connect(stage.at).await.unwrap();
-        for text in
-            ["GET / HTTP/1.1\r\nHost: h\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\r\nAuthorization: NTLM abc\r\n\r\n"]
-        {
+        for text in [
+            "GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nAuthorization: NTLM abc\r\n\r\n",
+        ] {
             client.write_all(text.as_bytes()).await.unwrap();
             let mut said = Vec::new();
             while !said.ends_with(b"\r\n\r\n0") {
                 client.read_buf(&mut said).await.unwrap();
             }
         }
-        assert!(ask(stage.at, &get("/")).await.ends_with('1'), "another client gets another connection");
-        assert_eq!(stage.pins(), ["a login to the connection"]);
+        assert!(
+            exchange(stage.at, &get_request("/")).await.ends_with('1'),
+            "another client gets another connection"
+        );
+        assert_eq!(stage.pin_reasons(), ["a login to the connection"]);
     });
 }
 
 #[test]
-fn who_waits_too_long_is_told_what_to_change() {
-    on_stage(async {
-        let odd = Odd::start(async |mut talk| {
-            talk.head().await?;
-            talk.head().await.map(drop)
+fn a_client_that_waits_too_long_gets_the_setting_to_change() {
+    run_local(async {
+        let odd = ScriptedServer::start(async |mut talk| {
+            talk.read_head().await?;
+            talk.read_head().await.map(drop)
         })
         .await;
-        let limits = Egress { max: 1, wait: Duration::from_millis(100), ..egress(Protocol::Http, odd.at) };
-        let stage = Stage::open(limits, &[], serve).await;
+        let limits = EgressSpec {
+            max: 1,
+            wait: Duration::from_millis(100),
+            ..default_egress(EgressProtocol::Http, odd.at)
+        };
+        let stage = AdapterFixture::open(limits, &[], serve).await;
         let mut holder = TcpStream::connect(stage.at).await.unwrap();
-        holder.write_all(get("/").as_bytes()).await.unwrap();
-        nearpath_testkit::eventually("the place is taken", async || odd.heads.borrow().len() == 1).await;
-        let said = ask(stage.at, &get("/")).await;
-        assert!(said.starts_with("HTTP/1.1 503") && said.contains("max="), "{said}");
+        holder.write_all(get_request("/").as_bytes()).await.unwrap();
+        nearpath_testkit::eventually("the place is taken", async || odd.heads.borrow().len() == 1)
+            .await;
+        let said = exchange(stage.at, &get_request("/")).await;
+        assert!(
+            said.starts_with("HTTP/1.1 503") && said.contains("max="),
+            "{said}"
+        );
         drop(holder);
-        stage.served(2).await;
+        stage.wait_served(2).await;
         nearpath_testkit::eventually("its place is free", async || {
-            tokio::time::timeout(Duration::from_millis(50), ask(stage.at, &get("/"))).await.is_err()
+            tokio::time::timeout(
+                Duration::from_millis(50),
+                exchange(stage.at, &get_request("/")),
+            )
+            .await
+            .is_err()
         })
         .await;
     });
@@ -344,19 +439,31 @@ fn who_waits_too_long_is_told_what_to_change() {
 
 #[test]
 fn many_clients_share_few_connections() {
-    on_stage(async {
-        let server = need!(server::nginx(75).await, "nginx");
-        let stage = Stage::open(Egress { max: 4, ..egress(Protocol::Http, server.at) }, &[], serve).await;
+    run_local(async {
+        let server = need!(server::start_nginx(75).await, "nginx");
+        let stage = AdapterFixture::open(
+            EgressSpec {
+                max: 4,
+                ..default_egress(EgressProtocol::Http, server.at)
+            },
+            &[],
+            serve,
+        )
+        .await;
         let clients = (0..60).map(|at| {
             let to = stage.at;
             tokio::task::spawn_local(async move {
-                let said = ask(to, &get(&format!("/say/{at}"))).await;
+                let said = exchange(to, &get_request(&format!("/say/{at}"))).await;
                 assert!(said.contains(&format!("GET /say/{at} who")), "{said}");
             })
         });
         for client in clients.collect::<Vec<_>>() {
             client.await.unwrap();
         }
-        assert!(stage.backends.most() <= 4 && stage.backends.opened() <= 8, "{} opened", stage.backends.opened());
+        assert!(
+            stage.backends.max_open() <= 4 && stage.backends.opened() <= 8,
+            "{} opened",
+            stage.backends.opened()
+        );
     });
 }

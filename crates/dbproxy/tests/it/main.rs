@@ -2,21 +2,19 @@
 
 #![allow(clippy::unwrap_used)] // a test that panics has failed, which is what it is for
 
-mod careless;
 mod clients;
-mod dice;
 mod drivers;
-mod frozen;
+mod fixture;
+mod frozen_client;
 mod http;
 mod http_cache;
 mod http_isolation;
 mod http_smuggling;
 mod mysql;
 mod mysql_isolation;
-mod odd;
 mod postgres;
 mod postgres_faults;
-mod postgres_hidden;
+mod postgres_implicit_state;
 mod postgres_isolation;
 mod postgres_measure;
 mod postgres_raw;
@@ -24,8 +22,10 @@ mod postgres_server;
 mod postgres_statements;
 mod postgres_tls;
 mod redis;
-mod redis_ahead;
+mod redis_cache_writes;
 mod redis_isolation;
+mod scripted_server;
+mod seeded_rng;
 mod server;
-mod stage;
 mod tls;
+mod unclean_adapter;

@@ -3,28 +3,42 @@
 use std::time::Duration;
 
 use nearpath_dbproxy::mysql::serve;
-use nearpath_types::egress::{Egress, Mode, Protocol};
+use nearpath_types::egress::{EgressProtocol, EgressSpec, PoolingMode};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::process::Command;
 
-use crate::clients::{output, python, run, script};
+use crate::clients::{program_output, python, run_program, run_script};
+use crate::fixture::{AdapterFixture, default_egress, node_login, run_local};
 use crate::redis::need;
-use crate::server::{self, Server, host};
-use crate::stage::{Stage, egress, login, on_stage};
+use crate::server::{self, TestServer, loopback_host};
 
 /// The function's own password counts.
-pub(crate) async fn passing(server: &Server, change: impl Fn(Egress) -> Egress) -> Stage {
-    Stage::open(change(egress(Protocol::Mysql, server.at)), &[], serve).await
+pub(crate) async fn open_with_client_login(
+    server: &TestServer,
+    change: impl Fn(EgressSpec) -> EgressSpec,
+) -> AdapterFixture {
+    AdapterFixture::open(
+        change(default_egress(EgressProtocol::Mysql, server.at)),
+        &[],
+        serve,
+    )
+    .await
 }
 
 /// The node's does.
-pub(crate) async fn logging_in(server: &Server, change: impl Fn(Egress) -> Egress) -> Stage {
-    let egress = Egress { login: login("fn"), ..egress(Protocol::Mysql, server.at) };
-    Stage::open(change(egress), &[("password", "pw\n")], serve).await
+pub(crate) async fn open_with_node_login(
+    server: &TestServer,
+    change: impl Fn(EgressSpec) -> EgressSpec,
+) -> AdapterFixture {
+    let egress = EgressSpec {
+        login: node_login("fn"),
+        ..default_egress(EgressProtocol::Mysql, server.at)
+    };
+    AdapterFixture::open(change(egress), &[("password", "pw\n")], serve).await
 }
 
-const PY: &str = r#"
+const PYTHON_SCRIPT: &str = r#"
 import sys, tempfile, pymysql, mysql.connector
 host, port = sys.argv[1], int(sys.argv[2])
 def go(c, mark):
@@ -61,25 +75,32 @@ print("good")
 
 #[test]
 fn python_runs_unmodified_and_twice() {
-    on_stage(async {
-        let server = need!(server::mariadb(&[]).await, "mariadbd");
+    run_local(async {
+        let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
-        for stage in [passing(&server, |it| it).await, logging_in(&server, |it| it).await] {
+        for stage in [
+            open_with_client_login(&server, |it| it).await,
+            open_with_node_login(&server, |it| it).await,
+        ] {
             for _ in 0..2 {
-                assert_eq!(script(python, PY, stage.at).await, "good\n");
+                assert_eq!(run_script(python, PYTHON_SCRIPT, stage.at).await, "good\n");
             }
-            assert!(stage.ledger.resets.get() > 0 && stage.backends.opened() < 6, "{} opened", stage.backends.opened());
+            assert!(
+                stage.ledger.resets.get() > 0 && stage.backends.opened() < 6,
+                "{} opened",
+                stage.backends.opened()
+            );
         }
     });
 }
 
 /// The command-line client, with `sql`.
-fn cli(stage: &Stage, password: &str) -> Command {
+fn cli_command(stage: &AdapterFixture, password: &str) -> Command {
     let mut cli = Command::new("mariadb");
     cli.args([
         "--no-defaults",
         "-h",
-        &host(),
+        &loopback_host(),
         "-P",
         &stage.at.port().to_string(),
         "-ufn",
@@ -92,29 +113,44 @@ fn cli(stage: &Stage, password: &str) -> Command {
 
 #[test]
 fn the_command_line_runs_unmodified_and_its_password_counts() {
-    on_stage(async {
-        let server = need!(server::mariadb(&[]).await, "mariadbd");
-        let stage = passing(&server, |it| it).await;
+    run_local(async {
+        let server = need!(server::start_mariadb(&[]).await, "mariadbd");
+        let stage = open_with_client_login(&server, |it| it).await;
         for turn in 1..=3 {
             assert_eq!(
-                run(&mut cli(&stage, "pw"), "SELECT 1+1; SHOW TABLES; SELECT DATABASE();").await,
+                run_program(
+                    &mut cli_command(&stage, "pw"),
+                    "SELECT 1+1; SHOW TABLES; SELECT DATABASE();"
+                )
+                .await,
                 "2\nvisits\nshop\n"
             );
-            stage.served(2 * turn - 1).await;
-            let wrong = output(&mut cli(&stage, "wrong"), "SELECT 1;").await;
-            assert!(String::from_utf8_lossy(&wrong.stderr).contains("ERROR 1045 (28000): Access denied"), "{wrong:?}");
-            stage.served(2 * turn).await;
+            stage.wait_served(2 * turn - 1).await;
+            let wrong = program_output(&mut cli_command(&stage, "wrong"), "SELECT 1;").await;
+            assert!(
+                String::from_utf8_lossy(&wrong.stderr)
+                    .contains("ERROR 1045 (28000): Access denied"),
+                "{wrong:?}"
+            );
+            stage.wait_served(2 * turn).await;
         }
-        let free = logging_in(&server, |it| it).await;
+        let free = open_with_node_login(&server, |it| it).await;
         for turn in 1..=5 {
-            assert_eq!(run(&mut cli(&free, "nobody looks at it"), "SELECT CURRENT_USER();").await, "fn@%\n");
-            free.served(turn).await;
+            assert_eq!(
+                run_program(
+                    &mut cli_command(&free, "nobody looks at it"),
+                    "SELECT CURRENT_USER();"
+                )
+                .await,
+                "fn@%\n"
+            );
+            free.wait_served(turn).await;
         }
         assert_eq!(free.backends.opened(), 1);
     });
 }
 
-const MANY: &str = r#"
+const MANY_CLIENTS_SCRIPT: &str = r#"
 import sys, threading, pymysql
 host, port = sys.argv[1], int(sys.argv[2])
 def one(i):
@@ -131,32 +167,45 @@ print("good" if not failed else repr(failed[0].exc_value))
 "#;
 
 #[test]
-fn many_clients_never_exceed_the_ceiling() {
-    on_stage(async {
-        let server = need!(server::mariadb(&[]).await, "mariadbd");
+fn many_clients_never_exceed_max() {
+    run_local(async {
+        let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
         for stage in [
-            passing(&server, |it| Egress { max: 3, ..it }).await,
-            logging_in(&server, |it| Egress { max: 3, ..it }).await,
+            open_with_client_login(&server, |it| EgressSpec { max: 3, ..it }).await,
+            open_with_node_login(&server, |it| EgressSpec { max: 3, ..it }).await,
         ] {
-            assert_eq!(script(python, MANY, stage.at).await, "good\n");
-            assert!(stage.backends.most() <= 3);
+            assert_eq!(
+                run_script(python, MANY_CLIENTS_SCRIPT, stage.at).await,
+                "good\n"
+            );
+            assert!(stage.backends.max_open() <= 3);
         }
     });
 }
 
 #[test]
-fn who_waits_too_long_is_told_what_to_change() {
-    on_stage(async {
-        let server = need!(server::mariadb(&[]).await, "mariadbd");
-        let short = |it| Egress { max: 1, wait: Duration::from_millis(300), ..it };
-        for stage in [passing(&server, short).await, logging_in(&server, short).await] {
-            let (mut holder, mut other) = (cli(&stage, "pw"), cli(&stage, "pw"));
+fn a_client_that_waits_too_long_gets_the_setting_to_change() {
+    run_local(async {
+        let server = need!(server::start_mariadb(&[]).await, "mariadbd");
+        let short = |it| EgressSpec {
+            max: 1,
+            wait: Duration::from_millis(300),
+            ..it
+        };
+        for stage in [
+            open_with_client_login(&server, short).await,
+            open_with_node_login(&server, short).await,
+        ] {
+            let (mut holder, mut other) = (cli_command(&stage, "pw"), cli_command(&stage, "pw"));
             holder.arg("--unbuffered");
-            let held = run(&mut holder, "DO SLEEP(3);");
+            let held = run_program(&mut holder, "DO SLEEP(3);");
             let tried = async {
-                nearpath_testkit::eventually("the place is taken", async || stage.backends.opened() == 1).await;
-                output(&mut other, "SELECT 1;").await
+                nearpath_testkit::eventually("the place is taken", async || {
+                    stage.backends.opened() == 1
+                })
+                .await;
+                program_output(&mut other, "SELECT 1;").await
             };
             let (_, tried) = tokio::join!(held, tried);
             let said = String::from_utf8_lossy(&tried.stderr).into_owned();
@@ -167,52 +216,85 @@ fn who_waits_too_long_is_told_what_to_change() {
 
 #[test]
 fn a_server_that_restarts_hangs_up_or_is_full_costs_no_error_of_ours() {
-    on_stage(async {
-        let mut server = need!(server::mariadb(&["--wait-timeout=1"]).await, "mariadbd");
+    run_local(async {
+        let mut server = need!(
+            server::start_mariadb(&["--wait-timeout=1"]).await,
+            "mariadbd"
+        );
         for mode in 0..2 {
-            let stage = if mode == 0 { passing(&server, |it| it).await } else { logging_in(&server, |it| it).await };
-            assert_eq!(run(&mut cli(&stage, "pw"), "SELECT 1;").await, "1\n");
-            stage.served(1).await;
+            let stage = if mode == 0 {
+                open_with_client_login(&server, |it| it).await
+            } else {
+                open_with_node_login(&server, |it| it).await
+            };
+            assert_eq!(
+                run_program(&mut cli_command(&stage, "pw"), "SELECT 1;").await,
+                "1\n"
+            );
+            stage.wait_served(1).await;
             // The server hangs up after a second without use.
             nearpath_testkit::eventually("the server has hung up", async || {
                 let mut admin = Command::new("mariadb");
-                admin.args(["--no-defaults", "-uroot", "-NB", "-S"]).arg(server.home.path().join("socket"));
-                run(&mut admin, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'fn';").await == "0\n"
+                admin
+                    .args(["--no-defaults", "-uroot", "-NB", "-S"])
+                    .arg(server.folder.path().join("socket"));
+                run_program(
+                    &mut admin,
+                    "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'fn';",
+                )
+                .await
+                    == "0\n"
             })
             .await;
-            assert_eq!(run(&mut cli(&stage, "pw"), "SELECT 2;").await, "2\n");
+            assert_eq!(
+                run_program(&mut cli_command(&stage, "pw"), "SELECT 2;").await,
+                "2\n"
+            );
             server.stop().await;
-            let down = output(&mut cli(&stage, "pw"), "SELECT 3;").await;
+            let down = program_output(&mut cli_command(&stage, "pw"), "SELECT 3;").await;
             let said = String::from_utf8_lossy(&down.stderr).into_owned();
             assert!(said.contains("1429") && said.contains("refused"), "{said}");
-            server.again().await;
-            assert_eq!(run(&mut cli(&stage, "pw"), "SELECT 4;").await, "4\n");
+            server.restart().await;
+            assert_eq!(
+                run_program(&mut cli_command(&stage, "pw"), "SELECT 4;").await,
+                "4\n"
+            );
         }
     });
 }
 
 #[test]
-fn a_full_servers_own_words_reach_the_client() {
-    on_stage(async {
+fn the_error_of_a_full_server_reaches_the_client() {
+    run_local(async {
         // The least that the server takes; one more is for its administrator.
-        let server = need!(server::mariadb(&["--max-connections=10"]).await, "mariadbd");
+        let server = need!(
+            server::start_mariadb(&["--max-connections=10"]).await,
+            "mariadbd"
+        );
         let mut holders = Vec::new();
         nearpath_testkit::eventually("the server is full", async || {
             let mut holder = TcpStream::connect(server.at).await.unwrap();
             let mut said = [0; 128];
             let read = holder.read(&mut said).await.unwrap();
             holders.push(holder);
-            said[..read].windows(3).any(|part| part == [0xff, 0x10, 0x04])
+            said[..read]
+                .windows(3)
+                .any(|part| part == [0xff, 0x10, 0x04])
         })
         .await;
-        let stage = passing(&server, |it| it).await;
-        let tried = output(&mut cli(&stage, "pw"), "SELECT 1;").await;
+        let stage = open_with_client_login(&server, |it| it).await;
+        let tried = program_output(&mut cli_command(&stage, "pw"), "SELECT 1;").await;
         let said = String::from_utf8_lossy(&tried.stderr).into_owned();
-        assert!(said.contains("1040") && said.contains("Too many connections") && !said.contains("max="), "{said}");
+        assert!(
+            said.contains("1040")
+                && said.contains("Too many connections")
+                && !said.contains("max="),
+            "{said}"
+        );
     });
 }
 
-const TURNS: &str = r#"
+const TRANSACTIONS_SCRIPT: &str = r#"
 import sys, pymysql
 host, port = sys.argv[1], int(sys.argv[2])
 def connect(**more): return pymysql.connect(host=host, port=port, user="x", password="x", database="shop", connect_timeout=5, read_timeout=5, **more)
@@ -237,28 +319,41 @@ print("good")
 
 #[test]
 fn in_mode_transaction_clients_take_turns_on_one_connection() {
-    on_stage(async {
-        let server = need!(server::mariadb(&[]).await, "mariadbd");
+    run_local(async {
+        let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
         let wait = Duration::from_secs(2);
-        let stage = logging_in(&server, |it| Egress { mode: Mode::Transaction, max: 1, wait, ..it }).await;
-        assert_eq!(script(python, TURNS, stage.at).await, "good\n");
-        assert_eq!(stage.pins(), ["SET", "a variable"]);
+        let stage = open_with_node_login(&server, |it| EgressSpec {
+            mode: PoolingMode::Transaction,
+            max: 1,
+            wait,
+            ..it
+        })
+        .await;
+        assert_eq!(
+            run_script(python, TRANSACTIONS_SCRIPT, stage.at).await,
+            "good\n"
+        );
+        assert_eq!(stage.pin_reasons(), ["SET", "a variable"]);
     });
 }
 
 #[test]
-fn settings_that_the_server_agreed_to_cost_the_next_client_nothing() {
-    on_stage(async {
-        let server = need!(server::mariadb(&[]).await, "mariadbd");
+fn settings_that_the_server_accepted_cost_the_next_client_nothing() {
+    run_local(async {
+        let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
-        let stage = logging_in(&server, |it| it).await;
+        let stage = open_with_node_login(&server, |it| it).await;
         let connect = "import sys, pymysql\npymysql.connect(host=sys.argv[1], port=int(sys.argv[2]), user='x', password='x', database='shop').close()\nprint('good')";
         for turn in 1..=3 {
-            let before = stage.ledger.sent.get();
-            assert_eq!(script(python, connect, stage.at).await, "good\n");
-            stage.served(turn).await;
-            assert_eq!(stage.ledger.sent.get() == before, turn > 1, "turn {turn}");
+            let before = stage.ledger.sent_bytes.get();
+            assert_eq!(run_script(python, connect, stage.at).await, "good\n");
+            stage.wait_served(turn).await;
+            assert_eq!(
+                stage.ledger.sent_bytes.get() == before,
+                turn > 1,
+                "turn {turn}"
+            );
         }
     });
 }

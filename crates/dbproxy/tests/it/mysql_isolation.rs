@@ -5,20 +5,20 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::clients::{python, script};
-use crate::mysql::{logging_in, passing};
+use crate::clients::{python, run_script};
+use crate::fixture::{AdapterFixture, default_egress, run_local};
+use crate::mysql::{open_with_client_login, open_with_node_login};
 use crate::redis::need;
 use crate::server;
-use crate::stage::{Stage, egress, on_stage};
 
-use nearpath_dbproxy::Visit;
-use nearpath_types::egress::{Egress, Mode, Protocol};
+use nearpath_dbproxy::ClientContext;
+use nearpath_types::egress::{EgressProtocol, EgressSpec, PoolingMode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
 /// Tenants that leave in bad moments; after each, a client that says what it sees. Prints what leaked.
-const TENANTS: &str = r#"
+const TENANTS_SCRIPT: &str = r#"
 import sys, random, socket, struct, time, pymysql
 host, port = sys.argv[1], int(sys.argv[2])
 def connect(): return pymysql.connect(host=host, port=port, user="fn", password="pw", database="shop", connect_timeout=5, read_timeout=5)
@@ -72,26 +72,40 @@ for seed in range(SEEDS):
 print("leaks:", leaks)
 "#;
 
-async fn leaks(python: &Path, stage: &Stage, seeds: u32) -> String {
-    script(python, &TENANTS.replace("SEEDS", &seeds.to_string()), stage.at).await
+async fn leaks_of(python: &Path, stage: &AdapterFixture, seeds: u32) -> String {
+    run_script(
+        python,
+        &TENANTS_SCRIPT.replace("SEEDS", &seeds.to_string()),
+        stage.at,
+    )
+    .await
 }
 
 #[test]
-fn the_next_client_sees_nothing_of_the_last() {
-    on_stage(async {
-        let server = need!(server::mariadb(&[]).await, "mariadbd");
+fn the_next_client_sees_nothing_of_the_previous() {
+    run_local(async {
+        let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
-        let one = |it| Egress { max: 1, ..it };
-        for stage in [passing(&server, one).await, logging_in(&server, one).await] {
-            assert_eq!(leaks(python, &stage, 50).await, "leaks: 0\n");
-            assert!(stage.ledger.resets.get() > 50, "nothing was cleaned: the test proves nothing");
-            assert!(stage.backends.opened() < 75, "hardly anything was used again: the test proves nothing");
+        let one = |it| EgressSpec { max: 1, ..it };
+        for stage in [
+            open_with_client_login(&server, one).await,
+            open_with_node_login(&server, one).await,
+        ] {
+            assert_eq!(leaks_of(python, &stage, 50).await, "leaks: 0\n");
+            assert!(
+                stage.ledger.resets.get() > 50,
+                "nothing was cleaned: the test proves nothing"
+            );
+            assert!(
+                stage.backends.opened() < 75,
+                "hardly anything was used again: the test proves nothing"
+            );
         }
     });
 }
 
 /// A client that says packets with nothing in them, and what looks like the beginning of a statement.
-const EMPTY: &str = r#"
+const EMPTY_PACKETS_SCRIPT: &str = r#"
 import sys, pymysql
 for odd in (b"\0\0\0\0\x03\0\0\0", b"\0\0\0\0\x01\0\0\0\x0e", b"\0\0\0\0" * 3 + b"\x03"):
     c = pymysql.connect(host=sys.argv[1], port=int(sys.argv[2]), user="fn", password="pw", database="shop", read_timeout=5)
@@ -105,51 +119,72 @@ k = c.cursor(); k.execute("SELECT 7"); print(k.fetchone()); c.close()
 "#;
 
 #[test]
-fn a_packet_with_nothing_in_it_is_survived() {
-    on_stage(async {
-        let server = need!(server::mariadb(&[]).await, "mariadbd");
+fn an_empty_packet_does_no_harm() {
+    run_local(async {
+        let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
-        let stage = logging_in(&server, |it| Egress { max: 1, mode: Mode::Transaction, ..it }).await;
-        assert_eq!(script(python, EMPTY, stage.at).await, "(7,)\n");
-        stage.served(4).await;
+        let stage = open_with_node_login(&server, |it| EgressSpec {
+            max: 1,
+            mode: PoolingMode::Transaction,
+            ..it
+        })
+        .await;
+        assert_eq!(
+            run_script(python, EMPTY_PACKETS_SCRIPT, stage.at).await,
+            "(7,)\n"
+        );
+        stage.wait_served(4).await;
     });
 }
 
 /// A connection that is logged in, and what the server said while it was.
-struct Used {
+struct LoggedInConnection {
     stream: TcpStream,
     greeting: Vec<u8>,
-    welcome: Vec<u8>,
+    ok_packet: Vec<u8>,
 }
 
 /// What is there to read.
-async fn read(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+async fn read_available(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     stream.read_buf(&mut bytes).await?;
     Ok(bytes)
 }
 
 /// A connection that is logged in, which the client takes for its own.
-async fn begun(client: &mut TcpStream, visit: &Visit, used: Option<Used>) -> io::Result<Used> {
+async fn begin_connection(
+    client: &mut TcpStream,
+    visit: &ClientContext,
+    used: Option<LoggedInConnection>,
+) -> io::Result<LoggedInConnection> {
     if let Some(used) = used {
         client.write_all(&used.greeting).await?;
-        read(client).await?;
-        client.write_all(&used.welcome).await?;
+        read_available(client).await?;
+        client.write_all(&used.ok_packet).await?;
         return Ok(used);
     }
-    let mut stream = TcpStream::connect(("127.0.0.1", visit.upstream.destination.egress.port)).await?;
-    let greeting = read(&mut stream).await?;
+    let mut stream =
+        TcpStream::connect(("127.0.0.1", visit.upstream.destination.egress.port)).await?;
+    let greeting = read_available(&mut stream).await?;
     client.write_all(&greeting).await?;
-    stream.write_all(&read(client).await?).await?;
-    let welcome = read(&mut stream).await?;
+    stream.write_all(&read_available(client).await?).await?;
+    let welcome = read_available(&mut stream).await?;
     client.write_all(&welcome).await?;
-    Ok(Used { stream, greeting, welcome })
+    Ok(LoggedInConnection {
+        stream,
+        greeting,
+        ok_packet: welcome,
+    })
 }
 
 /// The adapter without its cleaning: the next client goes on where the last one stopped.
-async fn careless(mut client: TcpStream, visit: Visit, only: Rc<Mutex<Option<Used>>>) -> io::Result<()> {
+async fn serve_uncleaned(
+    mut client: TcpStream,
+    visit: ClientContext,
+    only: Rc<Mutex<Option<LoggedInConnection>>>,
+) -> io::Result<()> {
     let mut only = only.lock().await;
-    let mut used = begun(&mut client, &visit, only.take()).await?;
+    let mut used = begin_connection(&mut client, &visit, only.take()).await?;
     loop {
         let (mut ours, mut theirs) = ([0; 4096], [0; 4096]);
         tokio::select! {
@@ -171,15 +206,20 @@ async fn careless(mut client: TcpStream, visit: Visit, only: Rc<Mutex<Option<Use
 }
 
 #[test]
-fn without_cleaning_the_check_goes_red() {
-    on_stage(async {
-        let server = need!(server::mariadb(&[]).await, "mariadbd");
+fn without_cleaning_the_check_fails() {
+    run_local(async {
+        let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
         let only = Rc::default();
-        let adapter = move |client, visit| careless(client, visit, Rc::clone(&only));
-        let stage = Stage::open(egress(Protocol::Mysql, server.at), &[], adapter).await;
+        let adapter = move |client, visit| serve_uncleaned(client, visit, Rc::clone(&only));
+        let stage = AdapterFixture::open(
+            default_egress(EgressProtocol::Mysql, server.at),
+            &[],
+            adapter,
+        )
+        .await;
         // A few: a client that gets another's bytes waits long for its own.
-        let said = leaks(python, &stage, 5).await;
+        let said = leaks_of(python, &stage, 5).await;
         assert!(!said.contains("leaks: 0\n"), "{said}");
     });
 }

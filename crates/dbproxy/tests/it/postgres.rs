@@ -4,21 +4,25 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use nearpath_dbproxy::postgres::serve;
-use nearpath_types::egress::{Egress, Mode, Protocol};
+use nearpath_types::egress::{EgressProtocol, EgressSpec, PoolingMode};
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 use crate::clients;
-use crate::postgres_server::{PASSWORD, Postgres, psql};
-use crate::stage::{Stage, egress, login, on_stage};
+use crate::fixture::{AdapterFixture, default_egress, node_login, run_local};
+use crate::postgres_server::{PASSWORD, PostgresServer, psql_command};
 
 /// What a function declares whose logins are the node's.
-pub(crate) fn as_function(at: SocketAddr, mode: Mode) -> Egress {
-    Egress { mode, login: login("postgres"), ..egress(Protocol::Postgres, at) }
+pub(crate) fn as_function(at: SocketAddr, mode: PoolingMode) -> EgressSpec {
+    EgressSpec {
+        mode,
+        login: node_login("postgres"),
+        ..default_egress(EgressProtocol::Postgres, at)
+    }
 }
 
-pub(crate) async fn stage(egress: Egress) -> Stage {
-    Stage::open(egress, &[("password", PASSWORD)], serve).await
+pub(crate) async fn open_fixture(egress: EgressSpec) -> AdapterFixture {
+    AdapterFixture::open(egress, &[("password", PASSWORD)], serve).await
 }
 
 /// Runs the test on a server; skips it where there is none.
@@ -32,9 +36,9 @@ pub(crate) use on_postgres;
 /// The same, on a server with files of its own.
 macro_rules! on_postgres_with {
     ($settings:expr, $files:expr, |$server:ident| $test:block) => {
-        on_stage(async {
+        run_local(async {
             #[allow(unused_mut)]
-            let Some(mut $server) = Postgres::start_with($settings, $files).await else {
+            let Some(mut $server) = PostgresServer::start_with($settings, $files).await else {
                 nearpath_testkit::skip!("PostgreSQL is missing: apt-get install postgresql")
             };
             $test
@@ -46,14 +50,21 @@ pub(crate) use on_postgres_with;
 #[test]
 fn psql_runs_in_both_modes() {
     on_postgres!(&[], |server| {
-        for mode in [Mode::Transaction, Mode::Session] {
-            let stage = stage(as_function(server.at, mode)).await;
+        for mode in [PoolingMode::Transaction, PoolingMode::Session] {
+            let stage = open_fixture(as_function(server.at, mode)).await;
             for run in 1..=2 {
                 let script = "BEGIN;\nCREATE TABLE a (b int, c text);\nCOPY a FROM stdin;\n1\tx\n2\ty\n\\.\nSELECT count(*) FROM a;\n\
                               \\copy a to stdout\nROLLBACK;\nSHOW application_name;\nSELECT 1/1 \\gdesc\n";
-                let said = clients::run(&mut psql(stage.at, "anybody", "wrong", &[]), script).await;
-                assert_eq!(said, "2\n1\tx\n2\ty\npsql\n?column?|integer\n", "{mode:?}, run {run}");
-                stage.served(run).await;
+                let said = clients::run_program(
+                    &mut psql_command(stage.at, "anybody", "wrong", &[]),
+                    script,
+                )
+                .await;
+                assert_eq!(
+                    said, "2\n1\tx\n2\ty\npsql\n?column?|integer\n",
+                    "{mode:?}, run {run}"
+                );
+                stage.wait_served(run).await;
             }
             // After a transaction that made something its backend is cleaned, and another one does what comes next.
             assert!(stage.backends.opened() <= 2, "{mode:?}");
@@ -61,20 +72,36 @@ fn psql_runs_in_both_modes() {
     });
 }
 
-/// Python with the drivers of the field; `None`: no Python, or no package index.
-pub(crate) async fn drivers() -> Option<&'static Path> {
+/// Python with the drivers of the field; `NoConnection`: no Python, or no package index.
+pub(crate) async fn python_with_drivers() -> Option<&'static Path> {
     static PYTHON: OnceCell<Option<PathBuf>> = OnceCell::const_new();
-    const PACKAGES: &[&str] = &["psycopg[binary]==3.2.10", "asyncpg==0.30.0", "pg8000==1.31.5"];
+    const PACKAGES: &[&str] = &[
+        "psycopg[binary]==3.2.10",
+        "asyncpg==0.30.0",
+        "pg8000==1.31.5",
+    ];
     let made = async || {
         let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("postgres-clients");
         let _lock = nearpath_testkit::lock_shared_folder(&venv);
         let python = venv.join("bin/python");
-        let there = clients::ran(Command::new(&python).args(["-c", "import psycopg, asyncpg, pg8000"])).await;
+        let there = clients::succeeds(
+            Command::new(&python).args(["-c", "import psycopg, asyncpg, pg8000"]),
+        )
+        .await;
         let made = there
-            || clients::ran(Command::new("python3").arg("-m").arg("venv").arg(&venv)).await
-                && clients::ran(
+            || clients::succeeds(Command::new("python3").arg("-m").arg("venv").arg(&venv)).await
+                && clients::succeeds(
                     Command::new(&python)
-                        .args(["-m", "pip", "install", "-q", "--retries", "1", "--timeout", "20"])
+                        .args([
+                            "-m",
+                            "pip",
+                            "install",
+                            "-q",
+                            "--retries",
+                            "1",
+                            "--timeout",
+                            "20",
+                        ])
                         .args(PACKAGES),
                 )
                 .await;
@@ -84,50 +111,71 @@ pub(crate) async fn drivers() -> Option<&'static Path> {
 }
 
 /// Runs a script twice in each mode.
-async fn runs_twice(server: &Postgres, script: &str) {
-    let Some(python) = drivers().await else {
+async fn run_twice(server: &PostgresServer, script: &str) {
+    let Some(python) = python_with_drivers().await else {
         nearpath_testkit::skip!("psycopg, asyncpg and pg8000 cannot be installed")
     };
-    for mode in [Mode::Transaction, Mode::Session] {
-        let stage = stage(as_function(server.at, mode)).await;
+    for mode in [PoolingMode::Transaction, PoolingMode::Session] {
+        let stage = open_fixture(as_function(server.at, mode)).await;
         for _ in 1..=2 {
-            assert_eq!(clients::script(python, script, stage.at).await, "done\n", "{mode:?}");
+            assert_eq!(
+                clients::run_script(python, script, stage.at).await,
+                "done\n",
+                "{mode:?}"
+            );
         }
-        assert!(stage.backends.most() <= 20);
+        assert!(stage.backends.max_open() <= 20);
     }
 }
 
 #[test]
 fn psycopg_runs_in_both_modes() {
-    on_postgres!(&[], |server| { runs_twice(&server, include_str!("postgres_clients/psycopg.py")).await });
+    on_postgres!(&[], |server| {
+        run_twice(&server, include_str!("postgres_clients/psycopg.py")).await
+    });
 }
 
 #[test]
 fn async_drivers_run_in_both_modes() {
-    on_postgres!(&[], |server| { runs_twice(&server, include_str!("postgres_clients/async_drivers.py")).await });
+    on_postgres!(&[], |server| {
+        run_twice(&server, include_str!("postgres_clients/async_drivers.py")).await
+    });
 }
 
 #[test]
 fn a_driver_in_pure_python_runs_in_both_modes() {
-    on_postgres!(&[], |server| { runs_twice(&server, include_str!("postgres_clients/pure.py")).await });
+    on_postgres!(&[], |server| {
+        run_twice(&server, include_str!("postgres_clients/pure.py")).await
+    });
 }
 
 #[test]
-fn gos_drivers_run_in_both_modes() {
+fn go_drivers_run_in_both_modes() {
     on_postgres!(&[], |server| {
         let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("postgres-clients-go");
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/postgres_clients/go");
         let mut build = Command::new("go");
-        build.args(["build", "-o"]).arg(&binary).arg(".").current_dir(folder).env("CGO_ENABLED", "0");
-        if !clients::ran(&mut build).await {
+        build
+            .args(["build", "-o"])
+            .arg(&binary)
+            .arg(".")
+            .current_dir(folder)
+            .env("CGO_ENABLED", "0");
+        if !clients::succeeds(&mut build).await {
             nearpath_testkit::skip!("Go, or its modules lib/pq and pgx, cannot be had");
         }
-        for mode in [Mode::Transaction, Mode::Session] {
-            let stage = stage(as_function(server.at, mode)).await;
+        for mode in [PoolingMode::Transaction, PoolingMode::Session] {
+            let stage = open_fixture(as_function(server.at, mode)).await;
             for _ in 1..=2 {
                 let mut command = Command::new(&binary);
-                command.arg(stage.at.ip().to_string()).arg(stage.at.port().to_string());
-                assert_eq!(clients::run(&mut command, "").await, "done\n", "{mode:?}");
+                command
+                    .arg(stage.at.ip().to_string())
+                    .arg(stage.at.port().to_string());
+                assert_eq!(
+                    clients::run_program(&mut command, "").await,
+                    "done\n",
+                    "{mode:?}"
+                );
             }
         }
     });
@@ -135,18 +183,25 @@ fn gos_drivers_run_in_both_modes() {
 
 /// How a function's own password goes through: methods, and connections that two clients one after the other open.
 #[test]
-fn a_functions_own_password_is_the_servers_to_check() {
+fn a_client_password_is_checked_by_the_server() {
     on_postgres!(&[], |server| {
         server.sql("SET password_encryption = 'md5'; CREATE ROLE old LOGIN PASSWORD 'right'; SET password_encryption = 'scram-sha-256'; CREATE ROLE new LOGIN PASSWORD 'right'").await;
-        for (method, user, opened) in
-            [("trust", "new", 1), ("password", "new", 1), ("md5", "old", 1), ("scram-sha-256", "new", 2)]
-        {
-            server.ask_for(method).await;
-            let stage = stage(egress(Protocol::Postgres, server.at)).await;
+        for (method, user, opened) in [
+            ("trust", "new", 1),
+            ("password", "new", 1),
+            ("md5", "old", 1),
+            ("scram-sha-256", "new", 2),
+        ] {
+            server.set_auth_method(method).await;
+            let stage = open_fixture(default_egress(EgressProtocol::Postgres, server.at)).await;
             for client in 1..=2 {
-                let who = clients::run(&mut psql(stage.at, user, "right", &["-c", "SELECT current_user"]), "").await;
+                let who = clients::run_program(
+                    &mut psql_command(stage.at, user, "right", &["-c", "SELECT current_user"]),
+                    "",
+                )
+                .await;
                 assert_eq!(who.trim(), user, "{method}");
-                stage.served(client).await;
+                stage.wait_served(client).await;
                 if opened == 1 {
                     // Who comes while the server still cleans the session of who went needs another one.
                     let cleaned = async || stage.ledger.resets.get() >= client as u64;
@@ -156,14 +211,22 @@ fn a_functions_own_password_is_the_servers_to_check() {
             assert_eq!(stage.backends.opened(), opened, "{method}");
             if method != "trust" {
                 for _ in 1..=2 {
-                    let wrong = clients::output(&mut psql(stage.at, user, "wrong", &["-c", "SELECT 1"]), "").await;
+                    let wrong = clients::program_output(
+                        &mut psql_command(stage.at, user, "wrong", &["-c", "SELECT 1"]),
+                        "",
+                    )
+                    .await;
                     let said = String::from_utf8_lossy(&wrong.stderr);
                     assert!(
                         !wrong.status.success() && said.contains("password authentication failed"),
                         "{method}: {said}"
                     );
                 }
-                let who = clients::run(&mut psql(stage.at, user, "right", &["-c", "SELECT current_user"]), "").await;
+                let who = clients::run_program(
+                    &mut psql_command(stage.at, user, "right", &["-c", "SELECT current_user"]),
+                    "",
+                )
+                .await;
                 assert_eq!(who.trim(), user, "{method}");
             }
         }

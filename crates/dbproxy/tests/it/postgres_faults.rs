@@ -4,43 +4,46 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nearpath_dbproxy::postgres::serve;
-use nearpath_types::egress::{Egress, Mode};
+use nearpath_types::egress::{EgressSpec, PoolingMode};
 use rustix::process::Signal;
 use tokio::io::AsyncWriteExt;
 
-use crate::postgres::{as_function, on_postgres, stage};
-use crate::postgres_raw::Raw;
-use crate::postgres_server::{PASSWORD, Postgres};
-use crate::stage::{Stage, on_stage};
+use crate::fixture::{AdapterFixture, run_local};
+use crate::postgres::{as_function, on_postgres, open_fixture};
+use crate::postgres_raw::RawClient;
+use crate::postgres_server::{PASSWORD, PostgresServer};
 
 #[test]
 fn a_server_that_restarts_between_two_statements_is_not_noticed() {
     on_postgres!(&[], |server| {
-        let stage = stage(as_function(server.at, Mode::Transaction)).await;
-        let mut client = Raw::new(stage.at).await;
+        let stage = open_fixture(as_function(server.at, PoolingMode::Transaction)).await;
+        let mut client = RawClient::new(stage.at).await;
         for how in [Signal::INT, Signal::QUIT] {
-            assert_eq!(client.ask("SELECT 1").await.unwrap(), ["1"]);
+            assert_eq!(client.query("SELECT 1").await.unwrap(), ["1"]);
             server.stop(how).await;
-            server.again().await;
-            assert_eq!(client.ask("SELECT 2").await.unwrap(), ["2"], "{how:?}");
-            let mut other = Raw::new(stage.at).await;
-            assert_eq!(other.ask("SELECT 3").await.unwrap(), ["3"], "{how:?}");
+            server.restart().await;
+            assert_eq!(client.query("SELECT 2").await.unwrap(), ["2"], "{how:?}");
+            let mut other = RawClient::new(stage.at).await;
+            assert_eq!(other.query("SELECT 3").await.unwrap(), ["3"], "{how:?}");
         }
     });
 }
 
 #[test]
-fn a_backend_that_ends_in_the_middle_says_why() {
+fn a_backend_that_ends_within_a_transaction_reports_why() {
     on_postgres!(&[], |server| {
-        for mode in [Mode::Transaction, Mode::Session] {
-            let stage = stage(as_function(server.at, mode)).await;
-            let mut client = Raw::new(stage.at).await;
-            client.ask("BEGIN; SELECT 1").await.unwrap();
+        for mode in [PoolingMode::Transaction, PoolingMode::Session] {
+            let stage = open_fixture(as_function(server.at, mode)).await;
+            let mut client = RawClient::new(stage.at).await;
+            client.query("BEGIN; SELECT 1").await.unwrap();
             server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state LIKE 'idle in%'").await;
-            let said = client.ask("SELECT 1").await.unwrap_err();
-            assert!(said.starts_with("FATAL 57P01") || said == "closed", "{mode:?}: {said}");
-            let mut next = Raw::new(stage.at).await;
-            assert_eq!(next.ask("SELECT 1").await.unwrap(), ["1"], "{mode:?}");
+            let said = client.query("SELECT 1").await.unwrap_err();
+            assert!(
+                said.starts_with("FATAL 57P01") || said == "closed",
+                "{mode:?}: {said}"
+            );
+            let mut next = RawClient::new(stage.at).await;
+            assert_eq!(next.query("SELECT 1").await.unwrap(), ["1"], "{mode:?}");
         }
     });
 }
@@ -48,11 +51,11 @@ fn a_backend_that_ends_in_the_middle_says_why() {
 #[test]
 fn a_server_that_ends_idle_sessions_is_not_noticed() {
     on_postgres!(&["idle_session_timeout=50ms"], |server| {
-        let stage = stage(as_function(server.at, Mode::Transaction)).await;
-        let mut client = Raw::new(stage.at).await;
+        let stage = open_fixture(as_function(server.at, PoolingMode::Transaction)).await;
+        let mut client = RawClient::new(stage.at).await;
         for _ in 0..5 {
-            assert_eq!(client.ask("SELECT 1").await.unwrap(), ["1"]);
-            let ended = async || server.sessions().await == 0;
+            assert_eq!(client.query("SELECT 1").await.unwrap(), ["1"]);
+            let ended = async || server.session_count().await == 0;
             nearpath_testkit::eventually("the idle session ends", ended).await;
         }
         assert!(stage.backends.opened() >= 5);
@@ -60,139 +63,213 @@ fn a_server_that_ends_idle_sessions_is_not_noticed() {
 }
 
 #[test]
-fn a_server_that_is_full_says_so_itself() {
-    on_postgres!(&["max_connections=5", "superuser_reserved_connections=3", "max_wal_senders=0"], |server| {
-        server.sql("CREATE ROLE plain LOGIN").await;
-        server.ask_for("trust").await;
-        let mut egress = as_function(server.at, Mode::Session);
-        egress.login.as_mut().unwrap().user = "plain".into();
-        let stage = stage(egress).await;
-        let (mut one, mut two) = (Raw::new(stage.at).await, Raw::new(stage.at).await);
-        one.ask("SELECT 1").await.unwrap();
-        two.ask("SELECT 1").await.unwrap();
-        let mut three = Raw::new(stage.at).await;
-        let said = three.ask("SELECT 1").await.unwrap_err();
-        assert!(said.starts_with("FATAL 53300"), "{said}");
-        one.leave(true).await;
-        stage.served(2).await;
-        let mut four = Raw::new(stage.at).await;
-        assert_eq!(four.ask("SELECT 4").await.unwrap(), ["4"]);
-    });
+fn the_error_of_a_full_server_reaches_the_client() {
+    on_postgres!(
+        &[
+            "max_connections=5",
+            "superuser_reserved_connections=3",
+            "max_wal_senders=0"
+        ],
+        |server| {
+            server.sql("CREATE ROLE plain LOGIN").await;
+            server.set_auth_method("trust").await;
+            let mut egress = as_function(server.at, PoolingMode::Session);
+            egress.login.as_mut().unwrap().user = "plain".into();
+            let stage = open_fixture(egress).await;
+            let (mut one, mut two) = (
+                RawClient::new(stage.at).await,
+                RawClient::new(stage.at).await,
+            );
+            one.query("SELECT 1").await.unwrap();
+            two.query("SELECT 1").await.unwrap();
+            let mut three = RawClient::new(stage.at).await;
+            let said = three.query("SELECT 1").await.unwrap_err();
+            assert!(said.starts_with("FATAL 53300"), "{said}");
+            one.leave(true).await;
+            stage.wait_served(2).await;
+            let mut four = RawClient::new(stage.at).await;
+            assert_eq!(four.query("SELECT 4").await.unwrap(), ["4"]);
+        }
+    );
 }
 
 #[test]
-fn the_ceiling_holds_and_waiting_ends() {
+fn max_holds_and_waiting_times_out() {
     on_postgres!(&[], |server| {
         server.sql("CREATE ROLE plain LOGIN").await;
-        server.ask_for("trust").await;
-        let mut egress = as_function(server.at, Mode::Transaction);
+        server.set_auth_method("trust").await;
+        let mut egress = as_function(server.at, PoolingMode::Transaction);
         egress.login.as_mut().unwrap().user = "plain".into();
-        let stage = stage(Egress { max: 3, wait: Duration::from_secs(60), ..egress.clone() }).await;
+        let stage = open_fixture(EgressSpec {
+            max: 3,
+            wait: Duration::from_secs(60),
+            ..egress.clone()
+        })
+        .await;
         let clients: Vec<_> = (0..30)
             .map(|n| {
                 let at = stage.at;
                 tokio::task::spawn_local(async move {
-                    let mut client = Raw::new(at).await;
+                    let mut client = RawClient::new(at).await;
                     for m in 0..5 {
-                        let sql = format!("BEGIN; SELECT pg_sleep(0.002); SELECT {n} * 100 + {m}; COMMIT");
-                        assert_eq!(client.ask(&sql).await.unwrap()[1], (n * 100 + m).to_string());
+                        let sql = format!(
+                            "BEGIN; SELECT pg_sleep(0.002); SELECT {n} * 100 + {m}; COMMIT"
+                        );
+                        assert_eq!(
+                            client.query(&sql).await.unwrap()[1],
+                            (n * 100 + m).to_string()
+                        );
                     }
                 })
             })
             .collect();
         while clients.iter().any(|client| !client.is_finished()) {
-            assert!(server.sessions().await <= 3);
+            assert!(server.session_count().await <= 3);
         }
         for client in clients {
             client.await.unwrap();
         }
-        assert!(stage.backends.most() <= 3);
-        let stage = crate::postgres::stage(Egress { max: 1, wait: Duration::from_secs(3), ..egress }).await;
-        let (mut one, mut two) = (Raw::new(stage.at).await, Raw::new(stage.at).await);
-        one.ask("BEGIN; SELECT 1").await.unwrap();
-        let said = two.ask("SELECT 1").await.unwrap_err();
-        assert!(said.starts_with("FATAL 53300") && said.contains("`max`"), "{said}");
-        one.ask("COMMIT").await.unwrap();
-        assert_eq!(Raw::new(stage.at).await.ask("SELECT 1").await.unwrap(), ["1"]);
+        assert!(stage.backends.max_open() <= 3);
+        let stage = crate::postgres::open_fixture(EgressSpec {
+            max: 1,
+            wait: Duration::from_secs(3),
+            ..egress
+        })
+        .await;
+        let (mut one, mut two) = (
+            RawClient::new(stage.at).await,
+            RawClient::new(stage.at).await,
+        );
+        one.query("BEGIN; SELECT 1").await.unwrap();
+        let said = two.query("SELECT 1").await.unwrap_err();
+        assert!(
+            said.starts_with("FATAL 53300") && said.contains("`max`"),
+            "{said}"
+        );
+        one.query("COMMIT").await.unwrap();
+        assert_eq!(
+            RawClient::new(stage.at)
+                .await
+                .query("SELECT 1")
+                .await
+                .unwrap(),
+            ["1"]
+        );
     });
 }
 
 #[test]
-fn users_of_one_function_take_turns_below_the_ceiling() {
+fn users_of_one_function_take_turns_below_max() {
     on_postgres!(&[], |server| {
         server.sql("CREATE ROLE other SUPERUSER LOGIN").await;
-        server.ask_for("trust").await;
-        let egress = Egress { max: 1, ..crate::stage::egress(nearpath_types::egress::Protocol::Postgres, server.at) };
-        let stage = stage(egress).await;
+        server.set_auth_method("trust").await;
+        let egress = EgressSpec {
+            max: 1,
+            ..crate::fixture::default_egress(
+                nearpath_types::egress::EgressProtocol::Postgres,
+                server.at,
+            )
+        };
+        let stage = open_fixture(egress).await;
         for turn in 0..6 {
-            let database = if turn % 2 == 0 { "postgres" } else { "template1" };
-            let mut client = Raw::enter(stage.at, &[("user", "other"), ("database", database)]).await.unwrap();
-            assert_eq!(client.ask("SELECT current_database()").await.unwrap(), [database]);
+            let database = if turn % 2 == 0 {
+                "postgres"
+            } else {
+                "template1"
+            };
+            let mut client =
+                RawClient::log_in(stage.at, &[("user", "other"), ("database", database)])
+                    .await
+                    .unwrap();
+            assert_eq!(
+                client.query("SELECT current_database()").await.unwrap(),
+                [database]
+            );
             client.leave(true).await;
         }
-        assert_eq!(stage.backends.most(), 1);
+        assert_eq!(stage.backends.max_open(), 1);
     });
 }
 
 #[test]
-fn a_server_that_is_away_is_named() {
+fn an_unreachable_server_is_named() {
     on_postgres!(&[], |server| {
         server.stop(Signal::INT).await;
-        let stage = stage(as_function(server.at, Mode::Transaction)).await;
-        let said = Raw::enter(stage.at, &[]).await.err().unwrap();
-        assert!(said.starts_with("FATAL 08006") && said.contains(&server.at.port().to_string()), "{said}");
+        let stage = open_fixture(as_function(server.at, PoolingMode::Transaction)).await;
+        let said = RawClient::log_in(stage.at, &[]).await.err().unwrap();
+        assert!(
+            said.starts_with("FATAL 08006") && said.contains(&server.at.port().to_string()),
+            "{said}"
+        );
     });
 }
 
 #[test]
 fn a_cancel_reaches_its_own_client_only() {
     on_postgres!(&[], |server| {
-        let stage = stage(Egress { max: 1, ..as_function(server.at, Mode::Transaction) }).await;
-        let mut one = Raw::new(stage.at).await;
-        let mut two = Raw::new(stage.at).await;
-        // It is cancelled while it runs.
-        one.say(|out| postgres_protocol::message::frontend::query("SELECT pg_sleep(60)", out).unwrap()).await;
-        nearpath_testkit::eventually("it runs", async || {
-            server.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'").await == "1"
+        let stage = open_fixture(EgressSpec {
+            max: 1,
+            ..as_function(server.at, PoolingMode::Transaction)
         })
         .await;
-        Raw::cancel(stage.at, (two.key.0, two.key.1)).await;
-        Raw::cancel(stage.at, (one.key.0, one.key.1 ^ 1)).await;
-        Raw::cancel(stage.at, one.key).await;
-        assert!(one.rows().await.unwrap_err().starts_with("ERROR 57014"));
+        let mut one = RawClient::new(stage.at).await;
+        let mut two = RawClient::new(stage.at).await;
+        // It is cancelled while it runs.
+        one.send(|out| {
+            postgres_protocol::message::frontend::query("SELECT pg_sleep(60)", out).unwrap()
+        })
+        .await;
+        nearpath_testkit::eventually("it runs", async || {
+            server
+                .sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+                .await
+                == "1"
+        })
+        .await;
+        RawClient::cancel(stage.at, (two.key.0, two.key.1)).await;
+        RawClient::cancel(stage.at, (one.key.0, one.key.1 ^ 1)).await;
+        RawClient::cancel(stage.at, one.key).await;
+        assert!(
+            one.read_rows()
+                .await
+                .unwrap_err()
+                .starts_with("ERROR 57014")
+        );
         // And at any moment, while another client has the same backend just before and just after.
         for _ in 0..200 {
             let (at, key) = (stage.at, one.key);
-            let cancel = tokio::task::spawn_local(Raw::cancel(at, key));
-            match one.ask("SELECT 1").await {
+            let cancel = tokio::task::spawn_local(RawClient::cancel(at, key));
+            match one.query("SELECT 1").await {
                 Ok(rows) => assert_eq!(rows, ["1"]),
                 Err(error) => assert!(error.starts_with("ERROR 57014"), "{error}"),
             }
-            assert_eq!(two.ask("SELECT 2").await.unwrap(), ["2"]);
+            assert_eq!(two.query("SELECT 2").await.unwrap(), ["2"]);
             cancel.await.unwrap();
         }
-        assert_eq!(stage.backends.most(), 1);
+        assert_eq!(stage.backends.max_open(), 1);
     });
 }
 
 #[test]
-fn who_has_said_its_last_word_still_hears_the_reply() {
+fn a_half_closed_client_still_gets_the_reply() {
     on_postgres!(&[], |server| {
-        for mode in [Mode::Transaction, Mode::Session] {
-            let stage = stage(as_function(server.at, mode)).await;
-            let mut client = Raw::new(stage.at).await;
+        for mode in [PoolingMode::Transaction, PoolingMode::Session] {
+            let stage = open_fixture(as_function(server.at, mode)).await;
+            let mut client = RawClient::new(stage.at).await;
             let sql = "SELECT repeat('x', 100000) FROM generate_series(1, 20)";
-            client.say(|out| postgres_protocol::message::frontend::query(sql, out).unwrap()).await;
+            client
+                .send(|out| postgres_protocol::message::frontend::query(sql, out).unwrap())
+                .await;
             client.stream.shutdown().await.unwrap();
-            assert_eq!(client.rows().await.unwrap().len(), 20, "{mode:?}");
-            assert!(client.message().await.is_none());
+            assert_eq!(client.read_rows().await.unwrap().len(), 20, "{mode:?}");
+            assert!(client.read_message().await.is_none());
         }
     });
 }
 
 /// The exit drops a visit when its instance has ended, in the middle of whatever it did.
 #[test]
-fn what_an_instance_had_open_ends_with_it() {
+fn an_ended_instance_leaves_nothing_open() {
     on_postgres!(&[], |server| {
         server.sql("CREATE TABLE ledger (a int)").await;
         let ended = Rc::new(tokio::sync::Notify::new());
@@ -206,19 +283,33 @@ fn what_an_instance_had_open_ends_with_it() {
                 }
             }
         };
-        let egress = Egress { max: 1, ..as_function(server.at, Mode::Transaction) };
-        let stage = Stage::open(egress, &[("password", PASSWORD)], until_it_ends).await;
-        for orders in ["BEGIN; INSERT INTO ledger VALUES (1)", "SELECT pg_advisory_lock(1)", "SELECT 1"] {
-            let mut client = Raw::new(stage.at).await;
-            client.ask(orders).await.unwrap();
+        let egress = EgressSpec {
+            max: 1,
+            ..as_function(server.at, PoolingMode::Transaction)
+        };
+        let stage = AdapterFixture::open(egress, &[("password", PASSWORD)], until_it_ends).await;
+        for orders in [
+            "BEGIN; INSERT INTO ledger VALUES (1)",
+            "SELECT pg_advisory_lock(1)",
+            "SELECT 1",
+        ] {
+            let mut client = RawClient::new(stage.at).await;
+            client.query(orders).await.unwrap();
             ended.notify_waiters();
-            assert!(client.message().await.is_none(), "it hears no more");
-            let mut next = Raw::new(stage.at).await;
-            assert_eq!(next.ask("SELECT count(*) FROM ledger").await.unwrap(), ["0"]);
+            assert!(client.read_message().await.is_none(), "it hears no more");
+            let mut next = RawClient::new(stage.at).await;
+            assert_eq!(
+                next.query("SELECT count(*) FROM ledger").await.unwrap(),
+                ["0"]
+            );
             let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
-            assert_eq!(next.ask(locks).await.unwrap(), ["0"]);
+            assert_eq!(next.query(locks).await.unwrap(), ["0"]);
             next.leave(true).await;
         }
-        assert_eq!(stage.backends.opened(), 1, "each time it was cleaned, and served again");
+        assert_eq!(
+            stage.backends.opened(),
+            1,
+            "each time it was cleaned, and served again"
+        );
     });
 }

@@ -5,17 +5,17 @@ use std::io;
 use std::net::SocketAddr;
 
 use bytes::BytesMut;
-use nearpath_dbproxy::Visit;
-use nearpath_types::egress::Mode;
+use nearpath_dbproxy::ClientContext;
+use nearpath_types::egress::PoolingMode;
 use postgres_protocol::IsNull;
 use postgres_protocol::message::frontend;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::postgres::{as_function, on_postgres, stage};
-use crate::postgres_raw::Raw;
-use crate::postgres_server::Postgres;
-use crate::stage::{Stage, on_stage};
+use crate::fixture::{AdapterFixture, run_local};
+use crate::postgres::{as_function, on_postgres, open_fixture};
+use crate::postgres_raw::RawClient;
+use crate::postgres_server::PostgresServer;
 
 /// What a client can leave.
 const LEFTOVERS: [&str; 14] = [
@@ -36,41 +36,72 @@ const LEFTOVERS: [&str; 14] = [
 ];
 
 /// After these a client would wait for what does not come, or another statement would end what is left open.
-const NOTHING_AFTER: [&str; 4] = ["half-read reply", "unsent bytes", "series without end", "copy"];
+const NOTHING_AFTER: [&str; 4] = [
+    "half-read reply",
+    "unsent bytes",
+    "series without end",
+    "copy",
+];
 
 const SETUP: &str = "CREATE TABLE ledger (a int);
     CREATE FUNCTION sly() RETURNS int LANGUAGE plpgsql AS $$ BEGIN
         PERFORM pg_advisory_lock(77), set_config('work_mem', '77MB', false); RETURN 1; END $$";
 
 /// Leaves it.
-async fn leave(client: &mut Raw, what: &str) {
+async fn leave_behind(client: &mut RawClient, what: &str) {
     let orders = match what {
         "half-read reply" => {
             client
-                .say(|out| frontend::query("SELECT repeat('x', 100) FROM generate_series(1, 5000)", out).unwrap())
+                .send(|out| {
+                    frontend::query("SELECT repeat('x', 100) FROM generate_series(1, 5000)", out)
+                        .unwrap()
+                })
                 .await;
-            client.message().await;
+            client.read_message().await;
             return;
         }
-        "unsent bytes" => return client.say(|out| out.extend_from_slice(b"Q\0\0\0\x40SELECT 'half of")).await,
+        "unsent bytes" => {
+            return client
+                .send(|out| out.extend_from_slice(b"Q\0\0\0\x40SELECT 'half of"))
+                .await;
+        }
         "series without end" => {
             let series = |out: &mut BytesMut| {
                 frontend::parse("left", "INSERT INTO ledger VALUES (1)", [], out).unwrap();
                 let none = std::iter::empty::<i16>;
-                let bound =
-                    frontend::bind("", "left", none(), std::iter::empty::<i32>(), |_, _| Ok(IsNull::Yes), none(), out);
+                let bound = frontend::bind(
+                    "",
+                    "left",
+                    none(),
+                    std::iter::empty::<i32>(),
+                    |_, _| Ok(IsNull::Yes),
+                    none(),
+                    out,
+                );
                 assert!(bound.is_ok());
                 frontend::execute("", 0, out).unwrap();
                 frontend::flush(out);
             };
-            client.say(series).await;
-            while client.message().await.is_some_and(|(tag, _)| !matches!(tag, b'C' | b'E')) {}
+            client.send(series).await;
+            while client
+                .read_message()
+                .await
+                .is_some_and(|(tag, _)| !matches!(tag, b'C' | b'E'))
+            {}
             return;
         }
         "copy" => {
-            client.say(|out| frontend::query("COPY ledger FROM STDIN", out).unwrap()).await;
-            while client.message().await.is_some_and(|(tag, _)| !matches!(tag, b'G' | b'E')) {}
-            return client.say(|out| out.extend_from_slice(b"d\0\0\0\x061\n")).await;
+            client
+                .send(|out| frontend::query("COPY ledger FROM STDIN", out).unwrap())
+                .await;
+            while client
+                .read_message()
+                .await
+                .is_some_and(|(tag, _)| !matches!(tag, b'G' | b'E'))
+            {}
+            return client
+                .send(|out| out.extend_from_slice(b"d\0\0\0\x061\n"))
+                .await;
         }
         "prepared statement" => {
             let series = |out: &mut BytesMut| {
@@ -78,15 +109,16 @@ async fn leave(client: &mut Raw, what: &str) {
                 frontend::parse("", "SELECT 'left'", [], out).unwrap();
                 frontend::sync(out);
             };
-            client.say(series).await;
-            return drop(client.rows().await.unwrap());
+            client.send(series).await;
+            return drop(client.read_rows().await.unwrap());
         }
         "open transaction" => ["BEGIN", "INSERT INTO ledger VALUES (1)"],
         "failed transaction" => ["BEGIN", "SELECT 1/0"],
         "settings" => ["SET work_mem = '77MB'", "SET search_path = pg_catalog"],
-        "reported settings" => {
-            ["SET TimeZone = 'Asia/Tokyo'", "SET application_name = 'left'; SET DateStyle = 'German'"]
-        }
+        "reported settings" => [
+            "SET TimeZone = 'Asia/Tokyo'",
+            "SET application_name = 'left'; SET DateStyle = 'German'",
+        ],
         "temporary table" => ["CREATE TEMP TABLE left_over (a int)", "SELECT 1"],
         "statement of SQL" => ["PREPARE left_over AS SELECT 1", "SELECT 1"],
         "advisory lock" => ["SELECT pg_advisory_lock(77)", "SELECT 1"],
@@ -96,12 +128,12 @@ async fn leave(client: &mut Raw, what: &str) {
     };
     for order in orders {
         // An error may be what is left.
-        let _ = client.ask(order).await;
+        let _ = client.query(order).await;
     }
 }
 
 /// What a client finds that should not be there.
-async fn found(client: &mut Raw, marker: u64) -> Vec<String> {
+async fn find_leftovers(client: &mut RawClient, marker: u64) -> Vec<String> {
     let mut found = Vec::new();
     let expected = [
         (format!("SELECT 'mine {marker}'"), format!("mine {marker}")),
@@ -111,14 +143,27 @@ async fn found(client: &mut Raw, marker: u64) -> Vec<String> {
         ("SHOW DateStyle".into(), "ISO, MDY".into()),
         ("SHOW application_name".into(), String::new()),
         ("SELECT count(*) FROM ledger".into(), "0".into()),
-        ("SELECT to_regclass('pg_temp.left_over')".into(), "null".into()),
-        ("SELECT count(*) FROM pg_prepared_statements WHERE name NOT LIKE 'nearpath%'".into(), "0".into()),
-        ("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()".into(), "0".into()),
-        ("SELECT count(*) FROM pg_listening_channels()".into(), "0".into()),
+        (
+            "SELECT to_regclass('pg_temp.left_over')".into(),
+            "null".into(),
+        ),
+        (
+            "SELECT count(*) FROM pg_prepared_statements WHERE name NOT LIKE 'nearpath%'".into(),
+            "0".into(),
+        ),
+        (
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+                .into(),
+            "0".into(),
+        ),
+        (
+            "SELECT count(*) FROM pg_listening_channels()".into(),
+            "0".into(),
+        ),
         ("SELECT now() = statement_timestamp()".into(), "t".into()),
     ];
     for (sql, right) in expected {
-        match client.ask(&sql).await {
+        match client.query(&sql).await {
             Ok(rows) if rows == [right.as_str()] => {}
             other => found.push(format!("{sql}: {other:?}")),
         }
@@ -128,33 +173,33 @@ async fn found(client: &mut Raw, marker: u64) -> Vec<String> {
         frontend::describe(b'S', "left", out).unwrap();
         frontend::sync(out);
     };
-    client.say(series).await;
-    if client.rows().await.is_ok() {
+    client.send(series).await;
+    if client.read_rows().await.is_ok() {
         found.push("another's prepared statement".into());
     }
     found
 }
 
 /// One client leaves what the seed says, another looks for it.
-async fn one_after_the_other(at: SocketAddr, seed: u64) -> Vec<String> {
-    let random = fastrand_like(seed);
-    let mut first = Raw::new(at).await;
+async fn run_two_clients(at: SocketAddr, seed: u64) -> Vec<String> {
+    let random = seeded_numbers(seed);
+    let mut first = RawClient::new(at).await;
     for draw in 0..=random(7, 3) {
         let what = LEFTOVERS[random(draw, LEFTOVERS.len())];
-        leave(&mut first, what).await;
+        leave_behind(&mut first, what).await;
         if NOTHING_AFTER.contains(&what) {
             break;
         }
     }
     first.leave(random(9, 2) == 0).await;
-    let mut second = Raw::new(at).await;
-    let found = found(&mut second, seed).await;
+    let mut second = RawClient::new(at).await;
+    let found = find_leftovers(&mut second, seed).await;
     second.leave(true).await;
     found
 }
 
 /// Numbers that follow from a seed: `(which, below)`.
-fn fastrand_like(seed: u64) -> impl Fn(usize, usize) -> usize {
+fn seeded_numbers(seed: u64) -> impl Fn(usize, usize) -> usize {
     move |which, below| {
         let mixed = (seed + 1)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -165,19 +210,26 @@ fn fastrand_like(seed: u64) -> impl Fn(usize, usize) -> usize {
 }
 
 #[test]
-fn nothing_is_left_to_the_next_client() {
+fn the_next_client_finds_no_leftovers() {
     on_postgres!(&["timezone=Etc/UTC"], |server| {
         server.sql(SETUP).await;
-        for mode in [Mode::Transaction, Mode::Session] {
+        for mode in [PoolingMode::Transaction, PoolingMode::Session] {
             // One backend at a time: the second client gets the first one's, if that may serve again at all.
-            let stage = stage(nearpath_types::egress::Egress { max: 1, ..as_function(server.at, mode) }).await;
+            let stage = open_fixture(nearpath_types::egress::EgressSpec {
+                max: 1,
+                ..as_function(server.at, mode)
+            })
+            .await;
             for seed in 0..50 {
-                let found = one_after_the_other(stage.at, seed).await;
+                let found = run_two_clients(stage.at, seed).await;
                 assert!(found.is_empty(), "{mode:?}, seed {seed}: {found:#?}");
             }
-            assert!(stage.backends.most() == 1 && stage.backends.opened() < 50, "some served again");
+            assert!(
+                stage.backends.max_open() == 1 && stage.backends.opened() < 50,
+                "some served again"
+            );
         }
-        assert!(!server.log().contains("PANIC"));
+        assert!(!server.read_log().contains("PANIC"));
     });
 }
 
@@ -186,27 +238,35 @@ fn every_leftover_is_found_where_nothing_is_cleaned() {
     on_postgres!(&["timezone=Etc/UTC"], |server| {
         server.sql(SETUP).await;
         server.sql("CREATE ROLE other SUPERUSER LOGIN").await;
-        server.ask_for("trust").await;
+        server.set_auth_method("trust").await;
         for what in LEFTOVERS {
-            let stage = Stage::open(as_function(server.at, Mode::Session), &[], careless).await;
+            let stage = AdapterFixture::open(
+                as_function(server.at, PoolingMode::Session),
+                &[],
+                serve_uncleaned,
+            )
+            .await;
             SESSION.take();
-            let mut first = Raw::new(stage.at).await;
-            leave(&mut first, what).await;
+            let mut first = RawClient::new(stage.at).await;
+            leave_behind(&mut first, what).await;
             first.leave(true).await;
-            stage.served(1).await;
+            stage.wait_served(1).await;
             let looking = async {
-                let mut second = Raw::new(stage.at).await;
-                found(&mut second, 1).await
+                let mut second = RawClient::new(stage.at).await;
+                find_leftovers(&mut second, 1).await
             };
             let found = tokio::time::timeout(std::time::Duration::from_secs(3), looking).await;
-            assert!(found.is_err() || found.is_ok_and(|found| !found.is_empty()), "{what} was not found");
+            assert!(
+                found.is_err() || found.is_ok_and(|found| !found.is_empty()),
+                "{what} was not found"
+            );
             SESSION.take();
             end_sessions(&server).await;
         }
     });
 }
 
-async fn end_sessions(server: &Postgres) {
+async fn end_sessions(server: &PostgresServer) {
     server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()").await;
     server.sql("TRUNCATE ledger").await;
 }
@@ -216,15 +276,18 @@ thread_local! {
 }
 
 /// Gives every client the same session as it is.
-async fn careless(mut client: TcpStream, visit: Visit) -> io::Result<()> {
+async fn serve_uncleaned(mut client: TcpStream, visit: ClientContext) -> io::Result<()> {
     let mut packet = vec![0; 4096];
     assert!(client.read(&mut packet).await? > 0);
     let kept = SESSION.take();
     let mut session = match kept {
         Some(session) => session,
         None => {
-            let mut session = TcpStream::connect(("127.0.0.1", visit.upstream.destination.egress.port)).await?;
-            session.write_all(b"\0\0\0\x26\0\x03\0\0user\0other\0database\0postgres\0\0").await?;
+            let mut session =
+                TcpStream::connect(("127.0.0.1", visit.upstream.destination.egress.port)).await?;
+            session
+                .write_all(b"\0\0\0\x26\0\x03\0\0user\0other\0database\0postgres\0\0")
+                .await?;
             let mut greeting = [0; 4096];
             let mut said = 0;
             while !greeting[..said].ends_with(b"Z\0\0\0\x05I") {

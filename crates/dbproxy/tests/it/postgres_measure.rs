@@ -4,22 +4,29 @@ use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
 use nearpath_dbproxy::postgres::serve;
-use nearpath_types::egress::Mode;
+use nearpath_types::egress::PoolingMode;
 use tokio::process::Command;
 
 use crate::clients;
-use crate::postgres::{as_function, drivers, on_postgres};
-use crate::postgres_server::{Postgres, as_owner};
-use crate::stage::{Stage, on_stage};
+use crate::fixture::{AdapterFixture, run_local};
+use crate::postgres::{as_function, on_postgres, python_with_drivers};
+use crate::postgres_server::{PostgresServer, command_as_owner};
 
 #[test]
 #[ignore = "it measures"]
 fn measures_short_connections() {
     on_postgres!(&[], |server| {
-        let Some(python) = drivers().await else { nearpath_testkit::skip!("psycopg cannot be installed") };
-        server.sql("CREATE ROLE measured LOGIN PASSWORD 'simple'").await;
-        server.ask_for("scram-sha-256").await;
-        let (transaction, session) = (pool(&server, Mode::Transaction).await, pool(&server, Mode::Session).await);
+        let Some(python) = python_with_drivers().await else {
+            nearpath_testkit::skip!("psycopg cannot be installed")
+        };
+        server
+            .sql("CREATE ROLE measured LOGIN PASSWORD 'simple'")
+            .await;
+        server.set_auth_method("scram-sha-256").await;
+        let (transaction, session) = (
+            open_pool(&server, PoolingMode::Transaction).await,
+            open_pool(&server, PoolingMode::Session).await,
+        );
         let mut ways = vec![
             format!("direct={}", server.at.port()),
             format!("transaction={}", transaction.at.port()),
@@ -27,27 +34,37 @@ fn measures_short_connections() {
         ];
         let mut bouncers = Vec::new();
         for auth in ["any", "scram-sha-256"] {
-            if let Some((port, bouncer)) = pgbouncer(&server, auth).await {
+            if let Some((port, bouncer)) = start_pgbouncer(&server, auth).await {
                 ways.push(format!("pgbouncer-{auth}={port}"));
                 bouncers.push(bouncer);
             }
         }
         let mut measure = Command::new(python);
         measure.args(["-", "simple"]).args(&ways);
-        println!("{}", clients::run(&mut measure, include_str!("postgres_clients/connect.py")).await);
-        println!("backends: {} and {}", transaction.backends.opened(), session.backends.opened());
+        println!(
+            "{}",
+            clients::run_program(&mut measure, include_str!("postgres_clients/connect.py")).await
+        );
+        println!(
+            "backends: {} and {}",
+            transaction.backends.opened(),
+            session.backends.opened()
+        );
     });
 }
 
-async fn pool(server: &Postgres, mode: Mode) -> Stage {
+async fn open_pool(server: &PostgresServer, mode: PoolingMode) -> AdapterFixture {
     let mut egress = as_function(server.at, mode);
     egress.login.as_mut().unwrap().user = "measured".into();
-    Stage::open(egress, &[("password", "simple")], serve).await
+    AdapterFixture::open(egress, &[("password", "simple")], serve).await
 }
 
 /// PgBouncer before the server, and its port.
-async fn pgbouncer(server: &Postgres, auth: &str) -> Option<(u16, tokio::process::Child)> {
-    let (port, home) = (nearpath_testkit::free_addr().port(), server.home.path());
+async fn start_pgbouncer(
+    server: &PostgresServer,
+    auth: &str,
+) -> Option<(u16, tokio::process::Child)> {
+    let (port, home) = (nearpath_testkit::free_addr().port(), server.folder.path());
     let users = home.join(format!("users-{auth}"));
     std::fs::write(&users, "\"measured\" \"simple\"\n").unwrap();
     let (host, to) = ("127.0.0.1", server.at.port());
@@ -58,13 +75,22 @@ async fn pgbouncer(server: &Postgres, auth: &str) -> Option<(u16, tokio::process
     );
     let file = home.join(format!("pgbouncer-{auth}.ini"));
     std::fs::write(&file, settings).unwrap();
-    let program =
-        ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().find(|at| std::path::Path::new(at).exists())?;
-    let mut command = as_owner(program.as_ref());
-    command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"]
+        .into_iter()
+        .find(|at| std::path::Path::new(at).exists())?;
+    let mut command = command_as_owner(program.as_ref());
+    command
+        .arg(&file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
     command.as_std_mut().process_group(0);
     let child = command.spawn().ok()?;
     let at = (host, port);
-    nearpath_testkit::eventually("PgBouncer listens", async || tokio::net::TcpStream::connect(at).await.is_ok()).await;
+    nearpath_testkit::eventually("PgBouncer listens", async || {
+        tokio::net::TcpStream::connect(at).await.is_ok()
+    })
+    .await;
     Some((port, child))
 }

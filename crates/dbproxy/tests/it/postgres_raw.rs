@@ -9,24 +9,29 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// One message of the server's.
-pub(crate) type Message = (u8, Vec<u8>);
+pub(crate) type RawMessage = (u8, Vec<u8>);
 
-pub(crate) struct Raw {
+pub(crate) struct RawClient {
     pub(crate) stream: TcpStream,
     read: BytesMut,
     /// Process and secret.
     pub(crate) key: (i32, i32),
 }
 
-impl Raw {
+impl RawClient {
     /// Comes in, as `options` have it; the error is what the server said.
-    pub(crate) async fn enter(at: SocketAddr, options: &[(&str, &str)]) -> Result<Self, String> {
-        let mut raw = Self { stream: TcpStream::connect(at).await.unwrap(), read: BytesMut::new(), key: (0, 0) };
+    pub(crate) async fn log_in(at: SocketAddr, options: &[(&str, &str)]) -> Result<Self, String> {
+        let mut raw = Self {
+            stream: TcpStream::connect(at).await.unwrap(),
+            read: BytesMut::new(),
+            key: (0, 0),
+        };
         let mut out = BytesMut::new();
         let named = [("user", "postgres"), ("database", "postgres")];
-        frontend::startup_message(named.into_iter().chain(options.iter().copied()), &mut out).unwrap();
+        frontend::startup_message(named.into_iter().chain(options.iter().copied()), &mut out)
+            .unwrap();
         raw.stream.write_all(&out).await.unwrap();
-        for (tag, body) in raw.until_ready().await? {
+        for (tag, body) in raw.read_until_ready().await? {
             if tag == b'K' {
                 let number = |at: usize| i32::from_be_bytes(body[at..at + 4].try_into().unwrap());
                 raw.key = (number(0), number(4));
@@ -37,10 +42,10 @@ impl Raw {
 
     /// Comes in where it must succeed.
     pub(crate) async fn new(at: SocketAddr) -> Self {
-        Self::enter(at, &[]).await.unwrap()
+        Self::log_in(at, &[]).await.unwrap()
     }
 
-    pub(crate) async fn say(&mut self, write: impl FnOnce(&mut BytesMut)) {
+    pub(crate) async fn send(&mut self, write: impl FnOnce(&mut BytesMut)) {
         let mut out = BytesMut::new();
         write(&mut out);
         // Whoever was shut out is not heard.
@@ -48,23 +53,29 @@ impl Raw {
     }
 
     /// Runs a text to its end: the first columns of its rows, or the error's text.
-    pub(crate) async fn ask(&mut self, sql: &str) -> Result<Vec<String>, String> {
-        self.say(|out| frontend::query(sql, out).unwrap()).await;
-        self.rows().await
+    pub(crate) async fn query(&mut self, sql: &str) -> Result<Vec<String>, String> {
+        self.send(|out| frontend::query(sql, out).unwrap()).await;
+        self.read_rows().await
     }
 
     /// What comes up to ReadyForQuery.
-    pub(crate) async fn rows(&mut self) -> Result<Vec<String>, String> {
-        let messages = self.until_ready().await?;
-        Ok(messages.iter().filter(|(tag, _)| *tag == b'D').map(|(_, body)| first_column(body)).collect())
+    pub(crate) async fn read_rows(&mut self) -> Result<Vec<String>, String> {
+        let messages = self.read_until_ready().await?;
+        Ok(messages
+            .iter()
+            .filter(|(tag, _)| *tag == b'D')
+            .map(|(_, body)| first_column(body))
+            .collect())
     }
 
     /// All messages up to ReadyForQuery; the text of the first error, if there is one.
-    pub(crate) async fn until_ready(&mut self) -> Result<Vec<Message>, String> {
+    pub(crate) async fn read_until_ready(&mut self) -> Result<Vec<RawMessage>, String> {
         let (mut all, mut error) = (Vec::new(), None);
         loop {
-            let (tag, body) =
-                self.message().await.ok_or_else(|| error.take().unwrap_or_else(|| "closed".to_owned()))?;
+            let (tag, body) = self
+                .read_message()
+                .await
+                .ok_or_else(|| error.take().unwrap_or_else(|| "closed".to_owned()))?;
             if tag == b'E' {
                 let text = error_text(&body);
                 if text.starts_with("FATAL") {
@@ -79,8 +90,8 @@ impl Raw {
         }
     }
 
-    /// The next message; `None`: the other side has closed.
-    pub(crate) async fn message(&mut self) -> Option<Message> {
+    /// The next message; `NoConnection`: the other side has closed.
+    pub(crate) async fn read_message(&mut self) -> Option<RawMessage> {
         let reading = async {
             loop {
                 if self.read.len() >= 5 {
@@ -95,13 +106,15 @@ impl Raw {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), reading).await.expect("no reply within 20 s")
+        tokio::time::timeout(Duration::from_secs(20), reading)
+            .await
+            .expect("no reply within 20 s")
     }
 
     /// Leaves, with a Terminate or without.
     pub(crate) async fn leave(mut self, properly: bool) {
         if properly {
-            self.say(frontend::terminate).await;
+            self.send(frontend::terminate).await;
         }
     }
 
@@ -117,13 +130,20 @@ impl Raw {
 
 fn first_column(body: &[u8]) -> String {
     let length = i32::from_be_bytes(body[2..6].try_into().unwrap());
-    let Ok(length) = usize::try_from(length) else { return "null".into() };
+    let Ok(length) = usize::try_from(length) else {
+        return "null".into();
+    };
     String::from_utf8_lossy(&body[6..6 + length]).into_owned()
 }
 
 /// Severity, code and text.
 fn error_text(body: &[u8]) -> String {
-    let fields = body.split(|&byte| byte == 0).filter_map(|field| field.split_first());
+    let fields = body
+        .split(|&byte| byte == 0)
+        .filter_map(|field| field.split_first());
     let wanted = fields.filter(|(name, _)| matches!(name, b'V' | b'C' | b'M'));
-    wanted.map(|(_, value)| String::from_utf8_lossy(value)).collect::<Vec<_>>().join(" ")
+    wanted
+        .map(|(_, value)| String::from_utf8_lossy(value))
+        .collect::<Vec<_>>()
+        .join(" ")
 }

@@ -14,63 +14,113 @@ use crate::clients;
 pub(crate) const PASSWORD: &str = "a'secret\\";
 
 /// A server that ends with this.
-pub(crate) struct Postgres {
+pub(crate) struct PostgresServer {
     pub(crate) at: SocketAddr,
-    pub(crate) home: tempfile::TempDir,
+    pub(crate) folder: tempfile::TempDir,
     settings: Vec<String>,
     child: Option<Child>,
 }
 
 /// The programs of the newest version that is installed.
-pub(crate) fn programs() -> Option<PathBuf> {
+pub(crate) fn programs_folder() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let bins = versions.filter_map(|version| Some(version.ok()?.path().join("bin")));
-    bins.filter(|bin| bin.join("initdb").exists() && bin.join("psql").exists()).max()
+    bins.filter(|bin| bin.join("initdb").exists() && bin.join("psql").exists())
+        .max()
 }
 
-impl Postgres {
-    /// Starts one with these settings besides, that finds these files beside its data; it alone can read them. `None`: it is not installed.
+impl PostgresServer {
+    /// Starts one with these settings besides, that finds these files beside its data; it alone can read them. `NoConnection`: it is not installed.
     pub(crate) async fn start_with(settings: &[&str], files: &[(&str, &str)]) -> Option<Self> {
-        let bin = programs()?;
+        let bin = programs_folder()?;
         let home = tempfile::tempdir().unwrap();
         if nearpath_testkit::is_root() {
-            clients::run(Command::new("chown").arg("postgres:postgres").arg(home.path()), "").await;
+            clients::run_program(
+                Command::new("chown")
+                    .arg("postgres:postgres")
+                    .arg(home.path()),
+                "",
+            )
+            .await;
         }
         let password = home.path().join("password");
         std::fs::write(&password, PASSWORD).unwrap();
-        std::fs::set_permissions(&password, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
-        let mut initdb = as_owner(&bin.join("initdb"));
-        initdb.arg("-D").arg(home.path().join("data")).arg("--pwfile").arg(&password);
-        initdb.args(["-U", "postgres", "--auth=scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]);
-        clients::run(&mut initdb, "").await;
+        std::fs::set_permissions(
+            &password,
+            std::os::unix::fs::PermissionsExt::from_mode(0o644),
+        )
+        .unwrap();
+        let mut initdb = command_as_owner(&bin.join("initdb"));
+        initdb
+            .arg("-D")
+            .arg(home.path().join("data"))
+            .arg("--pwfile")
+            .arg(&password);
+        initdb.args([
+            "-U",
+            "postgres",
+            "--auth=scram-sha-256",
+            "-E",
+            "UTF8",
+            "--locale=C.UTF-8",
+            "--no-sync",
+        ]);
+        clients::run_program(&mut initdb, "").await;
         for (name, text) in files {
             let path = home.path().join("data").join(name);
-            clients::run(as_owner(Path::new("sh")).args(["-c", "umask 077 && cat > \"$0\""]).arg(path), text).await;
+            clients::run_program(
+                command_as_owner(Path::new("sh"))
+                    .args(["-c", "umask 077 && cat > \"$0\""])
+                    .arg(path),
+                text,
+            )
+            .await;
         }
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
-        let mut server = Self { at: nearpath_testkit::free_addr(), home, settings, child: None };
-        server.again().await;
+        let mut server = Self {
+            at: nearpath_testkit::free_addr(),
+            folder: home,
+            settings,
+            child: None,
+        };
+        server.restart().await;
         Some(server)
     }
 
     /// Starts it on the same port as before.
-    pub(crate) async fn again(&mut self) {
-        let mut command = as_owner(&programs().unwrap().join("postgres"));
-        command.arg("-D").arg(self.home.path().join("data"));
-        let ours = ["listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off", "log_statement=all"];
+    pub(crate) async fn restart(&mut self) {
+        let mut command = command_as_owner(&programs_folder().unwrap().join("postgres"));
+        command.arg("-D").arg(self.folder.path().join("data"));
+        let ours = [
+            "listen_addresses=127.0.0.1",
+            "unix_socket_directories=",
+            "fsync=off",
+            "log_statement=all",
+        ];
         let port = format!("port={}", self.at.port());
-        let settings = ours.into_iter().chain([port.as_str()]).chain(self.settings.iter().map(String::as_str));
+        let settings = ours
+            .into_iter()
+            .chain([port.as_str()])
+            .chain(self.settings.iter().map(String::as_str));
         for setting in settings {
             command.args(["-c", setting]);
         }
-        let log = std::fs::File::options().create(true).append(true).open(self.home.path().join("log")).unwrap();
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).kill_on_drop(true);
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join("log"))
+            .unwrap();
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .kill_on_drop(true);
         self.child = Some(command.spawn().unwrap());
         let ready = async || self.try_sql("SELECT 1").await.is_some();
         nearpath_testkit::eventually("PostgreSQL answers", ready).await;
     }
 
-    /// Stops it: `Signal::INT` ends sessions properly, `Signal::QUIT` at once.
+    /// Stops it: `Signal::TAG_INT` ends sessions properly, `Signal::QUIT` at once.
     pub(crate) async fn stop(&mut self, how: Signal) {
         let mut child = self.child.take().unwrap();
         let pid = Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
@@ -79,44 +129,60 @@ impl Postgres {
     }
 
     /// Lets others than the administrator in by another method.
-    pub(crate) async fn ask_for(&self, method: &str) {
-        self.rule(&format!("host all all all {method}")).await;
+    pub(crate) async fn set_auth_method(&self, method: &str) {
+        self.set_hba_rule(&format!("host all all all {method}"))
+            .await;
     }
 
     /// Lets others than the administrator in by this line of `pg_hba.conf`.
-    pub(crate) async fn rule(&self, method: &str) {
-        let rules = self.home.path().join("data/pg_hba.conf");
-        std::fs::write(rules, format!("host all postgres all scram-sha-256\n{method}\n")).unwrap();
+    pub(crate) async fn set_hba_rule(&self, method: &str) {
+        let rules = self.folder.path().join("data/pg_hba.conf");
+        std::fs::write(
+            rules,
+            format!("host all postgres all scram-sha-256\n{method}\n"),
+        )
+        .unwrap();
         self.sql("SELECT pg_reload_conf()").await;
     }
 
     /// Runs a statement as the administrator, past everything.
     pub(crate) async fn sql(&self, sql: &str) -> String {
-        clients::run(&mut psql(self.at, "postgres", PASSWORD, &["-c", sql]), "").await.trim().to_owned()
+        clients::run_program(
+            &mut psql_command(self.at, "postgres", PASSWORD, &["-c", sql]),
+            "",
+        )
+        .await
+        .trim()
+        .to_owned()
     }
 
     async fn try_sql(&self, sql: &str) -> Option<()> {
-        let output = clients::output(&mut psql(self.at, "postgres", PASSWORD, &["-c", sql]), "").await;
+        let output = clients::program_output(
+            &mut psql_command(self.at, "postgres", PASSWORD, &["-c", sql]),
+            "",
+        )
+        .await;
         output.status.success().then_some(())
     }
 
     /// Sessions of others than the administrator.
-    pub(crate) async fn sessions(&self) -> u32 {
-        let sql =
-            "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    pub(crate) async fn session_count(&self) -> u32 {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
         self.sql(sql).await.parse().unwrap()
     }
 
     /// What it has written down.
-    pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.home.path().join("log")).unwrap()
+    pub(crate) fn read_log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 }
 
 /// Killed, it would leave its shared memory to the machine.
-impl Drop for Postgres {
+impl Drop for PostgresServer {
     fn drop(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
         let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         pid.map(|pid| kill_process(pid, Signal::QUIT));
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -127,18 +193,45 @@ impl Drop for Postgres {
 }
 
 /// `psql`, quiet, with bare output, stopping at the first error.
-pub(crate) fn psql(at: SocketAddr, user: &str, password: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new(programs().unwrap().join("psql"));
-    command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-d", "postgres"]);
-    command.args(["-p", &at.port().to_string(), "-U", user]).args(arguments).env("PGPASSWORD", password);
+pub(crate) fn psql_command(
+    at: SocketAddr,
+    user: &str,
+    password: &str,
+    arguments: &[&str],
+) -> Command {
+    let mut command = Command::new(programs_folder().unwrap().join("psql"));
+    command.args([
+        "-X",
+        "-q",
+        "-A",
+        "-t",
+        "-v",
+        "ON_ERROR_STOP=1",
+        "-h",
+        "127.0.0.1",
+        "-d",
+        "postgres",
+    ]);
+    command
+        .args(["-p", &at.port().to_string(), "-U", user])
+        .args(arguments)
+        .env("PGPASSWORD", password);
     command
 }
 
-pub(crate) fn as_owner(program: &Path) -> Command {
+pub(crate) fn command_as_owner(program: &Path) -> Command {
     if !nearpath_testkit::is_root() {
         return Command::new(program);
     }
     let mut command = Command::new("setpriv");
-    command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "--"]).arg(program).current_dir("/");
+    command
+        .args([
+            "--reuid=postgres",
+            "--regid=postgres",
+            "--init-groups",
+            "--",
+        ])
+        .arg(program)
+        .current_dir("/");
     command
 }

@@ -1,40 +1,52 @@
 //! What follows a client from one backend to the next, and what keeps it on its own.
 
 use bytes::BytesMut;
-use nearpath_types::egress::{Egress, Mode};
+use nearpath_types::egress::{EgressSpec, PoolingMode};
 use postgres_protocol::IsNull;
 use postgres_protocol::message::frontend;
 
-use crate::postgres::{as_function, on_postgres, stage};
-use crate::postgres_raw::Raw;
-use crate::postgres_server::Postgres;
-use crate::stage::{Stage, on_stage};
+use crate::fixture::{AdapterFixture, run_local};
+use crate::postgres::{as_function, on_postgres, open_fixture};
+use crate::postgres_raw::RawClient;
+use crate::postgres_server::PostgresServer;
 
-const PID: &str = "SELECT pg_backend_pid()";
+const BACKEND_PID_QUERY: &str = "SELECT pg_backend_pid()";
 
-async fn two_backends(server: &Postgres) -> Stage {
-    stage(Egress { max: 2, ..as_function(server.at, Mode::Transaction) }).await
+async fn open_two_backends(server: &PostgresServer) -> AdapterFixture {
+    open_fixture(EgressSpec {
+        max: 2,
+        ..as_function(server.at, PoolingMode::Transaction)
+    })
+    .await
 }
 
 /// Leaves `client` no other backend than one that it did not have before.
-async fn drive_away(client: &mut Raw, stage: &Stage) -> Raw {
-    let before = client.ask(PID).await.unwrap();
-    let mut other = Raw::new(stage.at).await;
-    other.ask("BEGIN").await.unwrap();
-    if other.ask(PID).await.unwrap() != before {
+async fn force_other_backend(client: &mut RawClient, stage: &AdapterFixture) -> RawClient {
+    let before = client.query(BACKEND_PID_QUERY).await.unwrap();
+    let mut other = RawClient::new(stage.at).await;
+    other.query("BEGIN").await.unwrap();
+    if other.query(BACKEND_PID_QUERY).await.unwrap() != before {
         // It took the other one: the two change places.
-        let mut third = Raw::new(stage.at).await;
-        third.ask("BEGIN").await.unwrap();
-        assert_eq!(third.ask(PID).await.unwrap(), before);
+        let mut third = RawClient::new(stage.at).await;
+        third.query("BEGIN").await.unwrap();
+        assert_eq!(third.query(BACKEND_PID_QUERY).await.unwrap(), before);
         other = third;
     }
-    assert_ne!(client.ask(PID).await.unwrap(), before);
+    assert_ne!(client.query(BACKEND_PID_QUERY).await.unwrap(), before);
     other
 }
 
-fn run(name: &str, out: &mut BytesMut) {
+fn bind_and_execute(name: &str, out: &mut BytesMut) {
     let none = std::iter::empty::<i16>;
-    let bound = frontend::bind("", name, none(), std::iter::empty::<i32>(), |_, _| Ok(IsNull::Yes), none(), out);
+    let bound = frontend::bind(
+        "",
+        name,
+        none(),
+        std::iter::empty::<i32>(),
+        |_, _| Ok(IsNull::Yes),
+        none(),
+        out,
+    );
     assert!(bound.is_ok());
     frontend::execute("", 0, out).unwrap();
     frontend::sync(out);
@@ -43,58 +55,93 @@ fn run(name: &str, out: &mut BytesMut) {
 #[test]
 fn settings_and_statements_follow_their_client() {
     on_postgres!(&[], |server| {
-        let stage = two_backends(&server).await;
-        let mut client = Raw::new(stage.at).await;
-        client.ask("SET TimeZone = 'Asia/Tokyo'; SET application_name = 'it''s \\ me'").await.unwrap();
-        client.say(|out| frontend::parse("mine", "SELECT 'by name'", [], out).unwrap()).await;
-        client.say(|out| frontend::parse("", "SELECT 'without'", [], out).unwrap()).await;
-        client.say(frontend::sync).await;
-        client.rows().await.unwrap();
-        client.say(|out| run("", out)).await;
-        assert_eq!(client.rows().await.unwrap(), ["without"]);
-        let _other = drive_away(&mut client, &stage).await;
-        assert_eq!(client.ask("SHOW TimeZone").await.unwrap(), ["Asia/Tokyo"]);
-        assert_eq!(client.ask("SHOW application_name").await.unwrap(), ["it's \\ me"]);
-        client.say(|out| run("mine", out)).await;
-        assert_eq!(client.rows().await.unwrap(), ["by name"]);
-        assert!(stage.pins().is_empty());
+        let stage = open_two_backends(&server).await;
+        let mut client = RawClient::new(stage.at).await;
+        client
+            .query("SET TimeZone = 'Asia/Tokyo'; SET application_name = 'it''s \\ me'")
+            .await
+            .unwrap();
+        client
+            .send(|out| frontend::parse("mine", "SELECT 'by name'", [], out).unwrap())
+            .await;
+        client
+            .send(|out| frontend::parse("", "SELECT 'without'", [], out).unwrap())
+            .await;
+        client.send(frontend::sync).await;
+        client.read_rows().await.unwrap();
+        client.send(|out| bind_and_execute("", out)).await;
+        assert_eq!(client.read_rows().await.unwrap(), ["without"]);
+        let _other = force_other_backend(&mut client, &stage).await;
+        assert_eq!(client.query("SHOW TimeZone").await.unwrap(), ["Asia/Tokyo"]);
+        assert_eq!(
+            client.query("SHOW application_name").await.unwrap(),
+            ["it's \\ me"]
+        );
+        client.send(|out| bind_and_execute("mine", out)).await;
+        assert_eq!(client.read_rows().await.unwrap(), ["by name"]);
+        assert!(stage.pin_reasons().is_empty());
     });
 }
 
 /// lib/pq prepares without a name, waits, and binds afterwards: in between another client may have had the backend.
 #[test]
-fn a_statement_without_a_name_is_its_own_clients() {
+fn an_unnamed_statement_belongs_to_its_client() {
     on_postgres!(&[], |server| {
-        let stage = stage(Egress { max: 1, ..as_function(server.at, Mode::Transaction) }).await;
-        let mut clients = [Raw::new(stage.at).await, Raw::new(stage.at).await];
+        let stage = open_fixture(EgressSpec {
+            max: 1,
+            ..as_function(server.at, PoolingMode::Transaction)
+        })
+        .await;
+        let mut clients = [
+            RawClient::new(stage.at).await,
+            RawClient::new(stage.at).await,
+        ];
         for (n, client) in clients.iter_mut().enumerate() {
-            client.say(|out| frontend::parse("", &format!("SELECT 'of {n}'"), [], out).unwrap()).await;
-            client.say(frontend::sync).await;
-            client.rows().await.unwrap();
+            client
+                .send(|out| frontend::parse("", &format!("SELECT 'of {n}'"), [], out).unwrap())
+                .await;
+            client.send(frontend::sync).await;
+            client.read_rows().await.unwrap();
         }
         for (n, client) in clients.iter_mut().enumerate() {
-            client.say(|out| run("", out)).await;
-            assert_eq!(client.rows().await.unwrap(), [format!("of {n}")]);
+            client.send(|out| bind_and_execute("", out)).await;
+            assert_eq!(client.read_rows().await.unwrap(), [format!("of {n}")]);
         }
-        let mut third = Raw::new(stage.at).await;
-        third.say(|out| run("", out)).await;
-        assert!(third.rows().await.unwrap_err().contains("26000"), "it has prepared nothing");
+        let mut third = RawClient::new(stage.at).await;
+        third.send(|out| bind_and_execute("", out)).await;
+        assert!(
+            third.read_rows().await.unwrap_err().contains("26000"),
+            "it has prepared nothing"
+        );
     });
 }
 
 #[test]
-fn a_text_means_what_it_means_when_it_is_prepared() {
+fn a_text_is_analyzed_when_it_is_prepared() {
     on_postgres!(&[], |server| {
-        let stage = stage(Egress { max: 1, ..as_function(server.at, Mode::Transaction) }).await;
-        server.sql("CREATE TABLE t (a text); INSERT INTO t VALUES ('a')").await;
+        let stage = open_fixture(EgressSpec {
+            max: 1,
+            ..as_function(server.at, PoolingMode::Transaction)
+        })
+        .await;
+        server
+            .sql("CREATE TABLE t (a text); INSERT INTO t VALUES ('a')")
+            .await;
         for column in ["b", "c"] {
-            let mut client = Raw::new(stage.at).await;
-            client.say(|out| frontend::parse("all", "SELECT * FROM t", [], out).unwrap()).await;
-            client.say(|out| run("all", out)).await;
-            assert_eq!(client.rows().await.unwrap(), ["a"]);
-            server.sql(&format!("ALTER TABLE t ADD {column} text")).await;
-            client.say(|out| run("all", out)).await;
-            assert!(client.rows().await.unwrap_err().contains("0A000"), "as without a pool");
+            let mut client = RawClient::new(stage.at).await;
+            client
+                .send(|out| frontend::parse("all", "SELECT * FROM t", [], out).unwrap())
+                .await;
+            client.send(|out| bind_and_execute("all", out)).await;
+            assert_eq!(client.read_rows().await.unwrap(), ["a"]);
+            server
+                .sql(&format!("ALTER TABLE t ADD {column} text"))
+                .await;
+            client.send(|out| bind_and_execute("all", out)).await;
+            assert!(
+                client.read_rows().await.unwrap_err().contains("0A000"),
+                "as without a pool"
+            );
             client.leave(true).await;
         }
     });
@@ -103,56 +150,106 @@ fn a_text_means_what_it_means_when_it_is_prepared() {
 #[test]
 fn more_statements_than_a_backend_keeps_are_prepared_again() {
     on_postgres!(&[], |server| {
-        let stage = stage(Egress { max: 1, ..as_function(server.at, Mode::Transaction) }).await;
-        let mut client = Raw::new(stage.at).await;
+        let stage = open_fixture(EgressSpec {
+            max: 1,
+            ..as_function(server.at, PoolingMode::Transaction)
+        })
+        .await;
+        let mut client = RawClient::new(stage.at).await;
         for n in 0..300 {
-            client.say(|out| frontend::parse(&format!("s{n}"), &format!("SELECT 'n{n}'"), [], out).unwrap()).await;
+            client
+                .send(|out| {
+                    frontend::parse(&format!("s{n}"), &format!("SELECT 'n{n}'"), [], out).unwrap()
+                })
+                .await;
         }
-        client.say(frontend::sync).await;
-        client.rows().await.unwrap();
+        client.send(frontend::sync).await;
+        client.read_rows().await.unwrap();
         for n in [0, 299, 100, 0] {
-            client.say(|out| run(&format!("s{n}"), out)).await;
-            assert_eq!(client.rows().await.unwrap(), [format!("n{n}")]);
+            client
+                .send(|out| bind_and_execute(&format!("s{n}"), out))
+                .await;
+            assert_eq!(client.read_rows().await.unwrap(), [format!("n{n}")]);
         }
-        let kept: u32 = client.ask("SELECT count(*) FROM pg_prepared_statements").await.unwrap()[0].parse().unwrap();
+        let kept: u32 = client
+            .query("SELECT count(*) FROM pg_prepared_statements")
+            .await
+            .unwrap()[0]
+            .parse()
+            .unwrap();
         assert!(kept <= 201, "{kept}");
     });
 }
 
 #[test]
-fn what_cannot_be_moved_stays_with_its_reason() {
+fn pinned_clients_keep_their_backend_with_the_reason() {
     on_postgres!(&[], |server| {
         for (sql, why, proof, expected) in [
-            ("LISTEN news", "LISTEN", "SELECT count(*) FROM pg_listening_channels()", "1"),
+            (
+                "LISTEN news",
+                "LISTEN",
+                "SELECT count(*) FROM pg_listening_channels()",
+                "1",
+            ),
             ("SET work_mem = '77MB'", "SET", "SHOW work_mem", "77MB"),
-            ("CREATE TEMP TABLE t (a int)", "temporary table", "SELECT count(*) FROM t", "0"),
-            ("SELECT pg_advisory_lock(7)", "advisory lock", "SELECT pg_advisory_unlock(7)", "t"),
+            (
+                "CREATE TEMP TABLE t (a int)",
+                "temporary table",
+                "SELECT count(*) FROM t",
+                "0",
+            ),
+            (
+                "SELECT pg_advisory_lock(7)",
+                "advisory lock",
+                "SELECT pg_advisory_unlock(7)",
+                "t",
+            ),
             ("PREPARE p AS SELECT 'p'", "PREPARE", "EXECUTE p", "p"),
-            ("DECLARE c CURSOR WITH HOLD FOR SELECT 'c'", "cursor WITH HOLD", "FETCH 1 FROM c", "c"),
-            ("DO $$ BEGIN PERFORM set_config('work_mem', '78MB', false); END $$", "DO", "SHOW work_mem", "78MB"),
+            (
+                "DECLARE c CURSOR WITH HOLD FOR SELECT 'c'",
+                "cursor WITH HOLD",
+                "FETCH 1 FROM c",
+                "c",
+            ),
+            (
+                "DO $$ BEGIN PERFORM set_config('work_mem', '78MB', false); END $$",
+                "DO",
+                "SHOW work_mem",
+                "78MB",
+            ),
         ] {
-            let stage = two_backends(&server).await;
-            let mut client = Raw::new(stage.at).await;
-            client.ask(sql).await.unwrap();
-            assert_eq!(stage.pins(), [why]);
-            let mut other = Raw::new(stage.at).await;
-            other.ask("BEGIN").await.unwrap();
-            assert_ne!(client.ask(PID).await.unwrap(), other.ask(PID).await.unwrap());
-            assert_eq!(client.ask(proof).await.unwrap(), [expected], "{sql}");
+            let stage = open_two_backends(&server).await;
+            let mut client = RawClient::new(stage.at).await;
+            client.query(sql).await.unwrap();
+            assert_eq!(stage.pin_reasons(), [why]);
+            let mut other = RawClient::new(stage.at).await;
+            other.query("BEGIN").await.unwrap();
+            assert_ne!(
+                client.query(BACKEND_PID_QUERY).await.unwrap(),
+                other.query(BACKEND_PID_QUERY).await.unwrap()
+            );
+            assert_eq!(client.query(proof).await.unwrap(), [expected], "{sql}");
         }
     });
 }
 
 #[test]
-fn a_backend_is_a_clients_for_a_transaction_only() {
+fn a_backend_is_held_for_one_transaction_only() {
     on_postgres!(&[], |server| {
-        let stage = stage(Egress { max: 1, ..as_function(server.at, Mode::Transaction) }).await;
+        let stage = open_fixture(EgressSpec {
+            max: 1,
+            ..as_function(server.at, PoolingMode::Transaction)
+        })
+        .await;
         let mut clients = Vec::new();
         for _ in 0..50 {
-            clients.push(Raw::new(stage.at).await);
+            clients.push(RawClient::new(stage.at).await);
         }
         for client in &mut clients {
-            assert_eq!(client.ask("BEGIN; SELECT 1; COMMIT").await.unwrap(), ["1"]);
+            assert_eq!(
+                client.query("BEGIN; SELECT 1; COMMIT").await.unwrap(),
+                ["1"]
+            );
         }
         assert_eq!(stage.backends.opened(), 1);
     });

@@ -1,14 +1,14 @@
 //! Redis and its clients.
 
 use nearpath_dbproxy::redis::serve;
-use nearpath_types::egress::{Egress, Login, Protocol};
+use nearpath_types::egress::{EgressLogin, EgressProtocol, EgressSpec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 
-use crate::clients::{output, python, run, script};
-use crate::server::{self, Server, host};
-use crate::stage::{Stage, egress, login, on_stage};
+use crate::clients::{program_output, python, run_program, run_script};
+use crate::fixture::{AdapterFixture, default_egress, node_login, run_local};
+use crate::server::{self, TestServer, loopback_host};
 
 macro_rules! need {
     ($what:expr, $name:literal) => {
@@ -20,27 +20,39 @@ macro_rules! need {
 }
 pub(crate) use need;
 
-pub(crate) async fn stage(server: &Server) -> Stage {
-    stage_with(server, |it| it).await
+pub(crate) async fn open_fixture(server: &TestServer) -> AdapterFixture {
+    open_fixture_with(server, |it| it).await
 }
 
-pub(crate) async fn stage_with(server: &Server, change: impl Fn(Egress) -> Egress) -> Stage {
-    Stage::open(change(egress(Protocol::Redis, server.at)), &[], serve).await
+pub(crate) async fn open_fixture_with(
+    server: &TestServer,
+    change: impl Fn(EgressSpec) -> EgressSpec,
+) -> AdapterFixture {
+    AdapterFixture::open(
+        change(default_egress(EgressProtocol::Redis, server.at)),
+        &[],
+        serve,
+    )
+    .await
 }
 
 /// Sends `text` as it is typed, and reads until `end`.
-pub(crate) async fn ask(client: &mut TcpStream, text: &str, end: &str) -> String {
+pub(crate) async fn exchange(client: &mut TcpStream, text: &str, end: &str) -> String {
     client.write_all(text.as_bytes()).await.unwrap();
     let (mut said, mut part) = (Vec::new(), [0; 4096]);
     while !said.ends_with(end.as_bytes()) {
         let read = client.read(&mut part).await.unwrap();
-        assert!(read > 0, "it closed after {:?}", String::from_utf8_lossy(&said));
+        assert!(
+            read > 0,
+            "it closed after {:?}",
+            String::from_utf8_lossy(&said)
+        );
         said.extend_from_slice(&part[..read]);
     }
     String::from_utf8(said).unwrap()
 }
 
-pub(crate) const PY: &str = r#"
+pub(crate) const PYTHON_SCRIPT: &str = r#"
 import sys, redis, threading
 host, port = sys.argv[1], int(sys.argv[2])
 for protocol in (2, 3):
@@ -69,19 +81,19 @@ print("good")
 
 #[test]
 fn redis_py_runs_unmodified_and_twice() {
-    on_stage(async {
-        let server = need!(server::redis(&[]).await, "redis-server");
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
         let python = need!(python().await, "Python with redis");
-        let stage = stage(&server).await;
+        let stage = open_fixture(&server).await;
         for _ in 0..2 {
-            assert_eq!(script(python, PY, stage.at).await, "good\n");
+            assert_eq!(run_script(python, PYTHON_SCRIPT, stage.at).await, "good\n");
         }
-        assert!(stage.pins().contains(&"SUBSCRIBE"));
+        assert!(stage.pin_reasons().contains(&"SUBSCRIBE"));
     });
 }
 
 /// Client-side caching as redis-py has it. It asks for a newer server than some systems have; what it then does, all since 6.0 know.
-const CACHING: &str = r#"
+const CLIENT_CACHING_SCRIPT: &str = r#"
 import sys, time, redis, redis.connection
 from redis.cache import CacheConfig
 host, port = sys.argv[1], int(sys.argv[2])
@@ -100,55 +112,89 @@ print("good")
 "#;
 
 #[test]
-fn who_is_told_of_changes_keeps_its_connection_and_the_next_is_told_of_none() {
-    on_stage(async {
-        let server = need!(server::redis(&[]).await, "redis-server");
-        let stage = stage(&server).await;
-        const INVALID: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
+fn client_tracking_pins_its_connection_and_does_not_reach_the_next() {
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
+        let stage = open_fixture(&server).await;
+        const INVALIDATION: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
         for _ in 0..2 {
             let mut tracks = TcpStream::connect(stage.at).await.unwrap();
-            ask(&mut tracks, "HELLO 3\r\nCLIENT TRACKING ON\r\nSET k old\r\nGET k\r\n", "old\r\n").await;
+            exchange(
+                &mut tracks,
+                "HELLO 3\r\nCLIENT TRACKING ON\r\nSET k old\r\nGET k\r\n",
+                "old\r\n",
+            )
+            .await;
             let mut writes = TcpStream::connect(stage.at).await.unwrap();
-            ask(&mut writes, "SET k new\r\n", "+OK\r\n").await;
-            let told = ask(&mut tracks, "", INVALID).await;
-            assert_eq!(told, INVALID, "though the client has asked for nothing");
+            exchange(&mut writes, "SET k new\r\n", "+OK\r\n").await;
+            let told = exchange(&mut tracks, "", INVALIDATION).await;
+            assert_eq!(
+                told, INVALIDATION,
+                "though the client has asked for nothing"
+            );
         }
-        assert!(stage.pins().contains(&"CLIENT"), "{:?}", stage.pins());
-        stage.served(4).await;
+        assert!(
+            stage.pin_reasons().contains(&"CLIENT"),
+            "{:?}",
+            stage.pin_reasons()
+        );
+        stage.wait_served(4).await;
         let mut next = TcpStream::connect(stage.at).await.unwrap();
-        let said =
-            ask(&mut next, "HELLO 3\r\nGET k\r\nSET k newer\r\nCLIENT TRACKINGINFO\r\n", "prefixes\r\n*0\r\n").await;
-        assert!(said.contains("off") && !said.contains("invalidate"), "{said}");
-        assert!(stage.backends.opened() <= 3, "it is used again after a reset");
+        let said = exchange(
+            &mut next,
+            "HELLO 3\r\nGET k\r\nSET k newer\r\nCLIENT TRACKINGINFO\r\n",
+            "prefixes\r\n*0\r\n",
+        )
+        .await;
+        assert!(
+            said.contains("off") && !said.contains("invalidate"),
+            "{said}"
+        );
+        assert!(
+            stage.backends.opened() <= 3,
+            "it is used again after a reset"
+        );
     });
 }
 
 #[test]
-fn redis_py_keeps_values_and_hears_of_changes() {
-    on_stage(async {
-        let server = need!(server::redis(&[]).await, "redis-server");
+fn redis_py_caches_values_and_receives_invalidations() {
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
         let python = need!(python().await, "Python with redis");
-        let natively = script(python, CACHING, server.at).await;
-        let stage = stage(&server).await;
+        let natively = run_script(python, CLIENT_CACHING_SCRIPT, server.at).await;
+        let stage = open_fixture(&server).await;
         for _ in 0..2 {
-            assert_eq!(script(python, CACHING, stage.at).await, natively);
+            assert_eq!(
+                run_script(python, CLIENT_CACHING_SCRIPT, stage.at).await,
+                natively
+            );
         }
-        assert!(stage.pins().contains(&"CLIENT"), "{:?}", stage.pins());
+        assert!(
+            stage.pin_reasons().contains(&"CLIENT"),
+            "{:?}",
+            stage.pin_reasons()
+        );
     });
 }
 
 #[test]
 fn redis_cli_runs_unmodified_and_twice() {
-    on_stage(async {
-        let server = need!(server::redis(&[]).await, "redis-server");
-        let stage = stage(&server).await;
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
+        let stage = open_fixture(&server).await;
         let port = stage.at.port().to_string();
         for _ in 0..2 {
             for more in [&["-2"][..], &["-3"], &["-n", "5"]] {
                 let mut cli = Command::new("redis-cli");
-                cli.args(["-h", &host(), "-p", &port]).args(more);
-                let said = run(&mut cli, "SET a b\nGET a\nMULTI\nGET a\nEXEC\nQUIT\n").await;
-                assert_eq!(said.lines().filter(|line| line.contains('b')).count(), 2, "{said}");
+                cli.args(["-h", &loopback_host(), "-p", &port]).args(more);
+                let said =
+                    run_program(&mut cli, "SET a b\nGET a\nMULTI\nGET a\nEXEC\nQUIT\n").await;
+                assert_eq!(
+                    said.lines().filter(|line| line.contains('b')).count(),
+                    2,
+                    "{said}"
+                );
             }
         }
     });
@@ -156,69 +202,123 @@ fn redis_cli_runs_unmodified_and_twice() {
 
 #[test]
 fn clients_one_after_the_other_share_a_connection_and_its_start() {
-    on_stage(async {
-        let server = need!(server::redis(&["--requirepass", "pw"]).await, "redis-server");
-        let stage = stage(&server).await;
+    run_local(async {
+        let server = need!(
+            server::start_redis(&["--requirepass", "pw"]).await,
+            "redis-server"
+        );
+        let stage = open_fixture(&server).await;
         for _ in 0..10 {
             let mut client = TcpStream::connect(stage.at).await.unwrap();
-            let said = ask(&mut client, "AUTH pw\r\nSELECT 2\r\nSET k v\r\nGET k\r\n", "v\r\n").await;
+            let said = exchange(
+                &mut client,
+                "AUTH pw\r\nSELECT 2\r\nSET k v\r\nGET k\r\n",
+                "v\r\n",
+            )
+            .await;
             assert_eq!(said, "+OK\r\n+OK\r\n+OK\r\n$1\r\nv\r\n");
         }
-        stage.served(10).await;
+        stage.wait_served(10).await;
         assert_eq!(stage.backends.opened(), 1);
         let mut wrong = TcpStream::connect(stage.at).await.unwrap();
-        assert!(ask(&mut wrong, "AUTH other\r\n", "\r\n").await.starts_with("-WRONGPASS"));
-        assert!(ask(&mut wrong, "GET k\r\n", "\r\n").await.starts_with("-NOAUTH"), "a wrong password opens nothing");
+        assert!(
+            exchange(&mut wrong, "AUTH other\r\n", "\r\n")
+                .await
+                .starts_with("-WRONGPASS")
+        );
+        assert!(
+            exchange(&mut wrong, "GET k\r\n", "\r\n")
+                .await
+                .starts_with("-NOAUTH"),
+            "a wrong password opens nothing"
+        );
         let mut none = TcpStream::connect(stage.at).await.unwrap();
-        assert!(ask(&mut none, "GET k\r\n", "\r\n").await.starts_with("-NOAUTH"), "nobody uses another's login");
+        assert!(
+            exchange(&mut none, "GET k\r\n", "\r\n")
+                .await
+                .starts_with("-NOAUTH"),
+            "nobody uses another's login"
+        );
     });
 }
 
 #[test]
-fn the_node_logs_in_where_it_is_told_to() {
-    on_stage(async {
-        let server = need!(server::redis(&["--requirepass", "pw"]).await, "redis-server");
+fn the_node_logs_in_where_it_is_configured() {
+    run_local(async {
+        let server = need!(
+            server::start_redis(&["--requirepass", "pw"]).await,
+            "redis-server"
+        );
         let python = need!(python().await, "Python with redis");
-        let egress = Egress { login: login("default"), ..egress(Protocol::Redis, server.at) };
-        let stage = Stage::open(egress, &[("password", "pw\n")], serve).await;
-        assert_eq!(script(python, PY, stage.at).await, "good\n");
-        let own = PY.replace("db=3,", "db=3, username='me', password='nobody looks at it',");
-        assert_eq!(script(python, &own, stage.at).await, "good\n");
+        let egress = EgressSpec {
+            login: node_login("default"),
+            ..default_egress(EgressProtocol::Redis, server.at)
+        };
+        let stage = AdapterFixture::open(egress, &[("password", "pw\n")], serve).await;
+        assert_eq!(run_script(python, PYTHON_SCRIPT, stage.at).await, "good\n");
+        let own = PYTHON_SCRIPT.replace(
+            "db=3,",
+            "db=3, username='me', password='nobody looks at it',",
+        );
+        assert_eq!(run_script(python, &own, stage.at).await, "good\n");
     });
 }
 
 #[test]
 fn a_client_begins_in_the_database_that_egress_names() {
-    on_stage(async {
-        let server = need!(server::redis(&["--requirepass", "pw"]).await, "redis-server");
-        let login = login("default").map(|login| Login { database: Some("3".into()), ..login });
-        let egress = Egress { login, ..egress(Protocol::Redis, server.at) };
-        let stage = Stage::open(egress, &[("password", "pw\n")], serve).await;
+    run_local(async {
+        let server = need!(
+            server::start_redis(&["--requirepass", "pw"]).await,
+            "redis-server"
+        );
+        let login = node_login("default").map(|login| EgressLogin {
+            database: Some("3".into()),
+            ..login
+        });
+        let egress = EgressSpec {
+            login,
+            ..default_egress(EgressProtocol::Redis, server.at)
+        };
+        let stage = AdapterFixture::open(egress, &[("password", "pw\n")], serve).await;
         for (words, last, replies) in [
-            ("SET k three\r\nSELECT 0\r\nSET k none\r\n", "+OK\r\n+OK\r\n+OK\r\n", "+OK\r\n+OK\r\n+OK\r\n"),
+            (
+                "SET k three\r\nSELECT 0\r\nSET k none\r\n",
+                "+OK\r\n+OK\r\n+OK\r\n",
+                "+OK\r\n+OK\r\n+OK\r\n",
+            ),
             ("GET k\r\n", "three\r\n", "$5\r\nthree\r\n"),
-            ("SELECT 1\r\nRESET\r\nGET k\r\n", "three\r\n", "+OK\r\n+RESET\r\n$5\r\nthree\r\n"),
+            (
+                "SELECT 1\r\nRESET\r\nGET k\r\n",
+                "three\r\n",
+                "+OK\r\n+RESET\r\n$5\r\nthree\r\n",
+            ),
             ("SELECT 0\r\nGET k\r\n", "none\r\n", "+OK\r\n$4\r\nnone\r\n"),
         ] {
             let mut client = TcpStream::connect(stage.at).await.unwrap();
-            assert_eq!(ask(&mut client, words, last).await, replies);
+            assert_eq!(exchange(&mut client, words, last).await, replies);
         }
     });
 }
 
 #[test]
-fn many_clients_never_exceed_the_ceiling() {
-    on_stage(async {
-        let server = need!(server::redis(&[]).await, "redis-server");
-        let egress = Egress { max: 3, ..egress(Protocol::Redis, server.at) };
-        let stage = Stage::open(egress, &[], serve).await;
+fn many_clients_never_exceed_max() {
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
+        let egress = EgressSpec {
+            max: 3,
+            ..default_egress(EgressProtocol::Redis, server.at)
+        };
+        let stage = AdapterFixture::open(egress, &[], serve).await;
         let clients = (0..40).map(|at| {
             let to = stage.at;
             tokio::task::spawn_local(async move {
                 let mut client = TcpStream::connect(to).await.unwrap();
                 for turn in 0..10 {
-                    let text = format!("SELECT {}\r\nMULTI\r\nSET k{at} {turn}\r\nGET k{at}\r\nEXEC\r\n", at % 4);
-                    let said = ask(&mut client, &text, &format!("{turn}\r\n")).await;
+                    let text = format!(
+                        "SELECT {}\r\nMULTI\r\nSET k{at} {turn}\r\nGET k{at}\r\nEXEC\r\n",
+                        at % 4
+                    );
+                    let said = exchange(&mut client, &text, &format!("{turn}\r\n")).await;
                     assert!(said.contains("*2\r\n+OK\r\n"), "{said}");
                 }
             })
@@ -226,54 +326,80 @@ fn many_clients_never_exceed_the_ceiling() {
         for client in clients.collect::<Vec<_>>() {
             client.await.unwrap();
         }
-        assert!(stage.backends.most() <= 3);
-        stage.served(40).await;
-        assert_eq!(stage.pins(), Vec::<&str>::new());
+        assert!(stage.backends.max_open() <= 3);
+        stage.wait_served(40).await;
+        assert_eq!(stage.pin_reasons(), Vec::<&str>::new());
     });
 }
 
 #[test]
-fn who_waits_too_long_is_told_what_to_change() {
-    on_stage(async {
-        let server = need!(server::redis(&[]).await, "redis-server");
+fn a_client_that_waits_too_long_gets_the_setting_to_change() {
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
         let wait = std::time::Duration::from_millis(100);
-        let egress = Egress { max: 1, wait, ..egress(Protocol::Redis, server.at) };
-        let stage = Stage::open(egress, &[], serve).await;
+        let egress = EgressSpec {
+            max: 1,
+            wait,
+            ..default_egress(EgressProtocol::Redis, server.at)
+        };
+        let stage = AdapterFixture::open(egress, &[], serve).await;
         let mut holder = TcpStream::connect(stage.at).await.unwrap();
-        ask(&mut holder, "WATCH a\r\n", "+OK\r\n").await;
+        exchange(&mut holder, "WATCH a\r\n", "+OK\r\n").await;
         let mut other = TcpStream::connect(stage.at).await.unwrap();
-        let said = ask(&mut other, "PING\r\n", "\r\n").await;
-        assert!(said.starts_with("-ERR max number of clients reached") && said.contains("max="), "{said}");
-        assert_eq!(ask(&mut holder, "UNWATCH\r\n", "\r\n").await, "+OK\r\n");
+        let said = exchange(&mut other, "PING\r\n", "\r\n").await;
+        assert!(
+            said.starts_with("-ERR max number of clients reached") && said.contains("max="),
+            "{said}"
+        );
+        assert_eq!(
+            exchange(&mut holder, "UNWATCH\r\n", "\r\n").await,
+            "+OK\r\n"
+        );
         let mut third = TcpStream::connect(stage.at).await.unwrap();
-        assert_eq!(ask(&mut third, "PING\r\n", "\r\n").await, "+PONG\r\n");
+        assert_eq!(exchange(&mut third, "PING\r\n", "\r\n").await, "+PONG\r\n");
     });
 }
 
 #[test]
 fn a_server_that_restarts_or_hangs_up_costs_no_error() {
-    on_stage(async {
-        let mut server = need!(server::redis(&[]).await, "redis-server");
-        let stage = stage(&server).await;
+    run_local(async {
+        let mut server = need!(server::start_redis(&[]).await, "redis-server");
+        let stage = open_fixture(&server).await;
         let mut client = TcpStream::connect(stage.at).await.unwrap();
-        ask(&mut client, "SELECT 2\r\nPING\r\n", "+PONG\r\n").await;
+        exchange(&mut client, "SELECT 2\r\nPING\r\n", "+PONG\r\n").await;
         server.stop().await;
         let mut early = TcpStream::connect(stage.at).await.unwrap();
-        assert!(ask(&mut early, "PING\r\n", "\r\n").await.starts_with("-ERR"), "nothing listens");
-        server.again().await;
-        assert_eq!(ask(&mut client, "PING\r\n", "\r\n").await, "+PONG\r\n", "the client's own connection goes on");
+        assert!(
+            exchange(&mut early, "PING\r\n", "\r\n")
+                .await
+                .starts_with("-ERR"),
+            "nothing listens"
+        );
+        server.restart().await;
+        assert_eq!(
+            exchange(&mut client, "PING\r\n", "\r\n").await,
+            "+PONG\r\n",
+            "the client's own connection goes on"
+        );
         let mut admin = TcpStream::connect(server.at).await.unwrap();
-        let killed = ask(&mut admin, "CLIENT KILL TYPE normal SKIPME yes\r\n", "\r\n").await;
+        let killed = exchange(&mut admin, "CLIENT KILL TYPE normal SKIPME yes\r\n", "\r\n").await;
         assert_eq!(killed, ":1\r\n");
-        assert_eq!(ask(&mut client, "PING\r\n", "\r\n").await, "+PONG\r\n", "as with a server's own idle timeout");
+        assert_eq!(
+            exchange(&mut client, "PING\r\n", "\r\n").await,
+            "+PONG\r\n",
+            "as with a server's own idle timeout"
+        );
     });
 }
 
 #[test]
-fn a_full_servers_own_words_reach_the_client() {
-    on_stage(async {
-        let server = need!(server::redis(&["--maxclients", "1"]).await, "redis-server");
-        let stage = stage(&server).await;
+fn the_error_of_a_full_server_reaches_the_client() {
+    run_local(async {
+        let server = need!(
+            server::start_redis(&["--maxclients", "1"]).await,
+            "redis-server"
+        );
+        let stage = open_fixture(&server).await;
         let taken = std::cell::RefCell::new(None);
         nearpath_testkit::eventually("the place is taken", async || {
             let mut client = TcpStream::connect(server.at).await.unwrap();
@@ -284,38 +410,50 @@ fn a_full_servers_own_words_reach_the_client() {
         })
         .await;
         let mut client = TcpStream::connect(stage.at).await.unwrap();
-        let said = ask(&mut client, "PING\r\n", "\r\n").await;
+        let said = exchange(&mut client, "PING\r\n", "\r\n").await;
         assert_eq!(said, "-ERR max number of clients reached\r\n");
     });
 }
 
 #[test]
-fn what_is_no_redis_is_said_and_closed() {
-    on_stage(async {
-        let server = need!(server::redis(&[]).await, "redis-server");
-        let stage = stage(&server).await;
+fn a_protocol_error_is_reported_and_closes() {
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
+        let stage = open_fixture(&server).await;
         for text in ["*2\r\n:1\r\n+x\r\n", "*1\r\n$x\r\n"] {
             let mut client = TcpStream::connect(stage.at).await.unwrap();
-            assert_eq!(ask(&mut client, text, "\r\n").await, "-ERR Protocol error\r\n", "{text}");
+            assert_eq!(
+                exchange(&mut client, text, "\r\n").await,
+                "-ERR Protocol error\r\n",
+                "{text}"
+            );
             assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
         }
         assert_eq!(stage.backends.opened(), 0);
         let mut half = TcpStream::connect(stage.at).await.unwrap();
-        half.write_all(b"PING\r\n*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nQUIT\r\n").await.unwrap();
+        half.write_all(b"PING\r\n*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nQUIT\r\n")
+            .await
+            .unwrap();
         half.shutdown().await.unwrap();
         let mut said = String::new();
         half.read_to_string(&mut said).await.unwrap();
-        assert_eq!(said, "+PONG\r\n+PONG\r\n+OK\r\n", "a client that has said all hears all");
+        assert_eq!(
+            said, "+PONG\r\n+PONG\r\n+OK\r\n",
+            "a client that has said all hears all"
+        );
     });
 }
 
 #[test]
-fn a_client_that_is_killed_takes_nothing_out_of_a_list() {
-    on_stage(async {
-        let server = need!(server::redis(&[]).await, "redis-server");
-        let stage = stage(&server).await;
+fn a_killed_client_takes_nothing_out_of_a_list() {
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
+        let stage = open_fixture(&server).await;
         let mut client = TcpStream::connect(stage.at).await.unwrap();
-        client.write_all(b"BLPOP list 0\r\nSUBSCRIBE later\r\n").await.unwrap();
+        client
+            .write_all(b"BLPOP list 0\r\nSUBSCRIBE later\r\n")
+            .await
+            .unwrap();
         let mut admin = TcpStream::connect(server.at).await.unwrap();
         let blocked = async |count: &str, admin: &mut TcpStream| {
             admin.write_all(b"INFO clients\r\n").await.unwrap();
@@ -325,22 +463,28 @@ fn a_client_that_is_killed_takes_nothing_out_of_a_list() {
         };
         nearpath_testkit::eventually("it blocks", async || blocked("1", &mut admin).await).await;
         drop(client);
-        nearpath_testkit::eventually("the server knows that it left", async || blocked("0", &mut admin).await).await;
-        ask(&mut admin, "LPUSH list v\r\n", ":1\r\n").await;
-        assert_eq!(ask(&mut admin, "LLEN list\r\n", "\r\n").await, ":1\r\n");
+        nearpath_testkit::eventually("the server knows that it left", async || {
+            blocked("0", &mut admin).await
+        })
+        .await;
+        exchange(&mut admin, "LPUSH list v\r\n", ":1\r\n").await;
+        assert_eq!(
+            exchange(&mut admin, "LLEN list\r\n", "\r\n").await,
+            ":1\r\n"
+        );
     });
 }
 
 #[test]
 fn redis_benchmark_runs_through_it() {
-    on_stage(async {
-        let server = need!(server::redis(&[]).await, "redis-server");
-        let stage = stage(&server).await;
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
+        let stage = open_fixture(&server).await;
         let mut bench = Command::new("redis-benchmark");
         let port = stage.at.port().to_string();
         bench.args([
             "-h",
-            &host(),
+            &loopback_host(),
             "-p",
             &port,
             "-n",
@@ -353,9 +497,12 @@ fn redis_benchmark_runs_through_it() {
             "-t",
             "get,set,lpush,lrange_100,mset",
         ]);
-        let done = output(&mut bench, "").await;
+        let done = program_output(&mut bench, "").await;
         assert!(done.status.success(), "{done:?}");
-        assert!(!String::from_utf8_lossy(&done.stdout).contains("rror"), "{done:?}");
-        assert!(stage.backends.most() <= 20);
+        assert!(
+            !String::from_utf8_lossy(&done.stdout).contains("rror"),
+            "{done:?}"
+        );
+        assert!(stage.backends.max_open() <= 20);
     });
 }

@@ -8,35 +8,51 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 /// How a server is started, in its folder and on its port.
-type Make = dyn Fn(&std::path::Path, SocketAddr) -> Command;
+type ServerCommand = dyn Fn(&std::path::Path, SocketAddr) -> Command;
 
 /// A server that ends with this.
-pub(crate) struct Server {
+pub(crate) struct TestServer {
     pub(crate) at: SocketAddr,
-    pub(crate) home: tempfile::TempDir,
-    make: Box<Make>,
+    pub(crate) folder: tempfile::TempDir,
+    command: Box<ServerCommand>,
     child: Option<Child>,
 }
 
-impl Server {
-    /// Starts what `make` says; `None`: the program is missing.
-    pub(crate) async fn start(make: impl Fn(&std::path::Path, SocketAddr) -> Command + 'static) -> Option<Self> {
+impl TestServer {
+    /// Starts what `make` says; `NoConnection`: the program is missing.
+    pub(crate) async fn start(
+        make: impl Fn(&std::path::Path, SocketAddr) -> Command + 'static,
+    ) -> Option<Self> {
         let home = tempfile::tempdir().unwrap();
-        let mut server = Self { at: nearpath_testkit::free_addr(), home, make: Box::new(make), child: None };
-        server.again().await.then_some(server)
+        let mut server = Self {
+            at: nearpath_testkit::free_addr(),
+            folder: home,
+            command: Box::new(make),
+            child: None,
+        };
+        server.restart().await.then_some(server)
     }
 
     /// Starts it on the same port; whether its program is there.
-    pub(crate) async fn again(&mut self) -> bool {
-        let mut command = (self.make)(self.home.path(), self.at);
-        let log = std::fs::File::create(self.home.path().join("log")).unwrap();
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).kill_on_drop(true);
-        let Ok(child) = command.spawn() else { return false };
+    pub(crate) async fn restart(&mut self) -> bool {
+        let mut command = (self.command)(self.folder.path(), self.at);
+        let log = std::fs::File::create(self.folder.path().join("log")).unwrap();
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .kill_on_drop(true);
+        let Ok(child) = command.spawn() else {
+            return false;
+        };
         self.child = Some(child);
-        let (home, at) = (self.home.path().join("log"), self.at);
+        let (home, at) = (self.folder.path().join("log"), self.at);
         let listens = async || TcpStream::connect(at).await.is_ok();
         let ready = nearpath_testkit::eventually("the server listens", listens);
-        if tokio::time::timeout(Duration::from_secs(40), ready).await.is_err() {
+        if tokio::time::timeout(Duration::from_secs(40), ready)
+            .await
+            .is_err()
+        {
             panic!("{}", std::fs::read_to_string(home).unwrap_or_default());
         }
         true
@@ -51,12 +67,22 @@ impl Server {
 }
 
 /// Redis, with `more` on its command line.
-pub(crate) async fn redis(more: &'static [&'static str]) -> Option<Server> {
-    Server::start(move |home, at| {
+pub(crate) async fn start_redis(more: &'static [&'static str]) -> Option<TestServer> {
+    TestServer::start(move |home, at| {
         let mut command = Command::new("redis-server");
         let port = at.port().to_string();
         command
-            .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
+            .args([
+                "--port",
+                &port,
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--dir",
+            ])
             .arg(home)
             .args(more);
         command
@@ -65,8 +91,8 @@ pub(crate) async fn redis(more: &'static [&'static str]) -> Option<Server> {
 }
 
 /// nginx, which says what it was asked, keeps connections for `keepalive` seconds, and has a file of a million bytes.
-pub(crate) async fn nginx(keepalive: u32) -> Option<Server> {
-    Server::start(move |home, at| {
+pub(crate) async fn start_nginx(keepalive: u32) -> Option<TestServer> {
+    TestServer::start(move |home, at| {
         let folder = home.display();
         let config = format!(
             "daemon off; master_process off; pid {folder}/pid; error_log {folder}/error.log; events {{}}
@@ -90,18 +116,26 @@ pub(crate) async fn nginx(keepalive: u32) -> Option<Server> {
 }
 
 /// MariaDB with an account `fn`, password `pw`, and databases `shop` and `other`. `more` goes on its command line.
-pub(crate) async fn mariadb(more: &'static [&'static str]) -> Option<Server> {
-    let template = FURNISHED.get_or_init(furnished).await.as_deref()?;
-    Server::start(move |home, at| {
+pub(crate) async fn start_mariadb(more: &'static [&'static str]) -> Option<TestServer> {
+    let template = MARIADB_TEMPLATE
+        .get_or_init(create_mariadb_template)
+        .await
+        .as_deref()?;
+    TestServer::start(move |home, at| {
         let data = home.join("data");
         if !data.exists() {
-            let copied = std::process::Command::new("cp").arg("-r").arg(template).arg(&data).status().unwrap();
+            let copied = std::process::Command::new("cp")
+                .arg("-r")
+                .arg(template)
+                .arg(&data)
+                .status()
+                .unwrap();
             assert!(copied.success());
         }
         let mut command = Command::new("mariadbd");
         // A server that starts removes all temporary tables that it finds, those of its neighbours, too.
         command
-            .args(MARIADB)
+            .args(MARIADB_OPTIONS)
             .arg(format!("--tmpdir={}", home.display()))
             .arg(format!("--datadir={}", data.display()))
             .arg(format!("--socket={}/socket", home.display()));
@@ -111,7 +145,7 @@ pub(crate) async fn mariadb(more: &'static [&'static str]) -> Option<Server> {
     .await
 }
 
-const MARIADB: &[&str] = &[
+const MARIADB_OPTIONS: &[&str] = &[
     "--no-defaults",
     "--user=root",
     "--bind-address=127.0.0.1",
@@ -122,10 +156,11 @@ const MARIADB: &[&str] = &[
     "--local-infile=1",
 ];
 
-/// A folder of MariaDB's as it is after its installation; `None`: it is not installed.
-static FURNISHED: tokio::sync::OnceCell<Option<std::path::PathBuf>> = tokio::sync::OnceCell::const_new();
+/// A folder of MariaDB's as it is after its installation; `NoConnection`: it is not installed.
+static MARIADB_TEMPLATE: tokio::sync::OnceCell<Option<std::path::PathBuf>> =
+    tokio::sync::OnceCell::const_new();
 
-async fn furnished() -> Option<std::path::PathBuf> {
+async fn create_mariadb_template() -> Option<std::path::PathBuf> {
     let home = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mariadb");
     let _lock = nearpath_testkit::lock_shared_folder(&home);
     let complete = home.join("complete");
@@ -153,14 +188,16 @@ async fn furnished() -> Option<std::path::PathBuf> {
     }
     let sql = "CREATE DATABASE shop;\nCREATE DATABASE other;\nFLUSH PRIVILEGES;\nCREATE USER fn IDENTIFIED BY 'pw';\nGRANT ALL ON *.* TO fn;\nCREATE TABLE shop.visits (id INT AUTO_INCREMENT PRIMARY KEY, who TEXT);\n";
     let mut boot = Command::new("mariadbd");
-    boot.args(MARIADB).arg("--bootstrap").arg(format!("--datadir={}", home.display()));
+    boot.args(MARIADB_OPTIONS)
+        .arg("--bootstrap")
+        .arg(format!("--datadir={}", home.display()));
     boot.arg(concat!("--tmpdir=", env!("CARGO_TARGET_TMPDIR")));
-    crate::clients::run(&mut boot, sql).await;
+    crate::clients::run_program(&mut boot, sql).await;
     std::fs::write(complete, "").unwrap();
     Some(home)
 }
 
 /// A loopback address, as programs want it.
-pub(crate) fn host() -> String {
+pub(crate) fn loopback_host() -> String {
     Ipv4Addr::LOCALHOST.to_string()
 }

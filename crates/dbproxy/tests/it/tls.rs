@@ -4,29 +4,32 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use nearpath_dbproxy::{http, mysql, redis, tls_tunnel};
-use nearpath_types::egress::{Egress, Host, Protocol, Tls};
+use nearpath_types::egress::{EgressHost, EgressProtocol, EgressSpec, EgressTls};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 
-use crate::clients::run;
+use crate::clients::run_program;
+use crate::fixture::{AdapterFixture, default_egress, node_login, run_local};
 use crate::redis::need;
-use crate::server::{self, Server};
-use crate::stage::{Stage, egress, login, on_stage};
+use crate::server::{self, TestServer};
 
 /// A server's certificate, which is its own authority, in files that end with this.
-struct Certificate {
+struct ServerCertificate {
     pem: String,
     files: tempfile::TempDir,
 }
 
-impl Certificate {
-    fn of(name: &str) -> Self {
+impl ServerCertificate {
+    fn self_signed(name: &str) -> Self {
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
         let files = tempfile::tempdir().unwrap();
         std::fs::write(files.path().join("cert"), made.cert.pem()).unwrap();
         std::fs::write(files.path().join("key"), made.signing_key.serialize_pem()).unwrap();
-        Self { pem: made.cert.pem(), files }
+        Self {
+            pem: made.cert.pem(),
+            files,
+        }
     }
 
     fn path(&self, what: &str) -> PathBuf {
@@ -35,9 +38,9 @@ impl Certificate {
 }
 
 /// nginx that says how it was reached.
-async fn nginx(certificate: &Certificate) -> Option<Server> {
+async fn start_tls_nginx(certificate: &ServerCertificate) -> Option<TestServer> {
     let (cert, key) = (certificate.path("cert"), certificate.path("key"));
-    Server::start(move |home, at| {
+    TestServer::start(move |home, at| {
         let (folder, cert, key) = (home.display(), cert.display(), key.display());
         let config = format!(
             "daemon off; master_process off; pid {folder}/pid; error_log {folder}/error.log; events {{}}
@@ -55,13 +58,23 @@ async fn nginx(certificate: &Certificate) -> Option<Server> {
     .await
 }
 
-fn originate(protocol: Protocol, at: SocketAddr) -> Egress {
-    Egress { tls: Tls::Originate { ca: Some("ca".into()) }, ..egress(protocol, at) }
+fn tls_egress(protocol: EgressProtocol, at: SocketAddr) -> EgressSpec {
+    EgressSpec {
+        tls: EgressTls::Originate {
+            ca: Some("ca".into()),
+        },
+        ..default_egress(protocol, at)
+    }
 }
 
-async fn get(at: SocketAddr, path: &str) -> String {
+async fn get_response(at: SocketAddr, path: &str) -> String {
     let mut client = TcpStream::connect(at).await.unwrap();
-    client.write_all(format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    client
+        .write_all(
+            format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes(),
+        )
+        .await
+        .unwrap();
     let mut said = Vec::new();
     // Where there is no connection, the client's is reset.
     let _ = client.read_to_end(&mut said).await;
@@ -69,20 +82,37 @@ async fn get(at: SocketAddr, path: &str) -> String {
 }
 
 #[test]
-fn http_goes_over_tls_and_sessions_are_resumed() {
-    on_stage(async {
-        let certificate = Certificate::of("127.0.0.1");
-        let server = need!(nginx(&certificate).await, "nginx");
+fn http_uses_tls_and_resumes_sessions() {
+    run_local(async {
+        let certificate = ServerCertificate::self_signed("127.0.0.1");
+        let server = need!(start_tls_nginx(&certificate).await, "nginx");
         // One connection for each request: nothing is kept.
-        let one = Egress { idle: std::time::Duration::ZERO, ..originate(Protocol::Http, server.at) };
-        let stage = Stage::open(one, &[("ca", &certificate.pem)], http::serve).await;
-        let said = [get(stage.at, "/a").await, get(stage.at, "/b").await];
-        assert!(said[0].contains("TLSv1.3 . ") && said[0].ends_with("/a\n"), "{said:?}");
-        assert!(said[1].contains("TLSv1.3 r "), "the second connection resumes the first one's session: {said:?}");
-        let kept = Stage::open(originate(Protocol::Http, server.at), &[("ca", &certificate.pem)], http::serve).await;
+        let one = EgressSpec {
+            idle: std::time::Duration::ZERO,
+            ..tls_egress(EgressProtocol::Http, server.at)
+        };
+        let stage = AdapterFixture::open(one, &[("ca", &certificate.pem)], http::serve).await;
+        let said = [
+            get_response(stage.at, "/a").await,
+            get_response(stage.at, "/b").await,
+        ];
+        assert!(
+            said[0].contains("TLSv1.3 . ") && said[0].ends_with("/a\n"),
+            "{said:?}"
+        );
+        assert!(
+            said[1].contains("TLSv1.3 r "),
+            "the second connection resumes the first one's session: {said:?}"
+        );
+        let kept = AdapterFixture::open(
+            tls_egress(EgressProtocol::Http, server.at),
+            &[("ca", &certificate.pem)],
+            http::serve,
+        )
+        .await;
         for turn in 1..=3 {
-            assert!(get(kept.at, "/c").await.ends_with("/c\n"));
-            kept.served(turn).await;
+            assert!(get_response(kept.at, "/c").await.ends_with("/c\n"));
+            kept.wait_served(turn).await;
         }
         assert_eq!(kept.backends.opened(), 1);
     });
@@ -90,53 +120,89 @@ fn http_goes_over_tls_and_sessions_are_resumed() {
 
 #[test]
 fn a_warm_tls_session_carries_a_function_of_any_protocol() {
-    on_stage(async {
-        let certificate = Certificate::of("127.0.0.1");
-        let server = need!(nginx(&certificate).await, "nginx");
-        let stage =
-            Stage::open(originate(Protocol::Tcp, server.at), &[("ca", &certificate.pem)], tls_tunnel::serve).await;
+    run_local(async {
+        let certificate = ServerCertificate::self_signed("127.0.0.1");
+        let server = need!(start_tls_nginx(&certificate).await, "nginx");
+        let stage = AdapterFixture::open(
+            tls_egress(EgressProtocol::Tcp, server.at),
+            &[("ca", &certificate.pem)],
+            tls_tunnel::serve,
+        )
+        .await;
         let mut connections = std::collections::BTreeSet::new();
         let mut clients = 0;
         while stage.ledger.hits.get() < 3 {
-            let said = get(stage.at, "/warm").await;
+            let said = get_response(stage.at, "/warm").await;
             assert!(said.ends_with("/warm\n"), "{said}");
             connections.insert(said.split_whitespace().rev().nth(1).unwrap().to_owned());
             clients += 1;
-            stage.served(clients).await;
+            stage.wait_served(clients).await;
         }
-        assert_eq!(connections.len(), clients, "no connection serves two: {connections:?}");
+        assert_eq!(
+            connections.len(),
+            clients,
+            "no connection serves two: {connections:?}"
+        );
     });
 }
 
 #[test]
-fn another_name_or_authority_is_refused() {
-    on_stage(async {
-        let (certificate, other) = (Certificate::of("127.0.0.1"), Certificate::of("127.0.0.1"));
-        let server = need!(nginx(&certificate).await, "nginx");
-        let wrong_ca = originate(Protocol::Http, server.at);
-        let wrong_name = Egress { host: Host::Name("localhost".into()), ..wrong_ca.clone() };
-        let no_secret = Egress { tls: Tls::Originate { ca: Some("none".into()) }, ..wrong_ca.clone() };
-        let systems = Egress { tls: Tls::Originate { ca: None }, ..wrong_ca.clone() };
+fn a_wrong_name_or_authority_is_refused() {
+    run_local(async {
+        let (certificate, other) = (
+            ServerCertificate::self_signed("127.0.0.1"),
+            ServerCertificate::self_signed("127.0.0.1"),
+        );
+        let server = need!(start_tls_nginx(&certificate).await, "nginx");
+        let wrong_ca = tls_egress(EgressProtocol::Http, server.at);
+        let wrong_name = EgressSpec {
+            host: EgressHost::Name("localhost".into()),
+            ..wrong_ca.clone()
+        };
+        let no_secret = EgressSpec {
+            tls: EgressTls::Originate {
+                ca: Some("none".into()),
+            },
+            ..wrong_ca.clone()
+        };
+        let systems = EgressSpec {
+            tls: EgressTls::Originate { ca: None },
+            ..wrong_ca.clone()
+        };
         for (egress, ca, why) in [
             (wrong_ca.clone(), &other, "invalid peer certificate"),
             (systems, &certificate, "invalid peer certificate"),
             (wrong_name, &certificate, "not valid for name"),
             (no_secret, &certificate, "secret:none"),
         ] {
-            let stage = Stage::open(egress, &[("ca", &ca.pem)], http::serve).await;
-            let said = get(stage.at, "/").await;
-            assert!(said.starts_with("HTTP/1.1 502") && said.contains(why), "{why}: {said}");
+            let stage = AdapterFixture::open(egress, &[("ca", &ca.pem)], http::serve).await;
+            let said = get_response(stage.at, "/").await;
+            assert!(
+                said.starts_with("HTTP/1.1 502") && said.contains(why),
+                "{why}: {said}"
+            );
         }
-        let raw =
-            Stage::open(Egress { protocol: Protocol::Tcp, ..wrong_ca }, &[("ca", &other.pem)], tls_tunnel::serve).await;
-        assert_eq!(get(raw.at, "/").await, "", "the client's connection is reset");
+        let raw = AdapterFixture::open(
+            EgressSpec {
+                protocol: EgressProtocol::Tcp,
+                ..wrong_ca
+            },
+            &[("ca", &other.pem)],
+            tls_tunnel::serve,
+        )
+        .await;
+        assert_eq!(
+            get_response(raw.at, "/").await,
+            "",
+            "the client's connection is reset"
+        );
     });
 }
 
 #[test]
-fn redis_goes_over_tls() {
-    on_stage(async {
-        let certificate = Certificate::of("127.0.0.1");
+fn redis_uses_tls() {
+    run_local(async {
+        let certificate = ServerCertificate::self_signed("127.0.0.1");
         let (cert, key) = (certificate.path("cert"), certificate.path("key"));
         let start = move |home: &Path, at: SocketAddr| {
             let mut command = Command::new("redis-server");
@@ -150,16 +216,27 @@ fn redis_goes_over_tls() {
                 "--tls-auth-clients",
                 "no",
             ]);
-            command.arg("--tls-cert-file").arg(&cert).arg("--tls-key-file").arg(&key).arg("--dir").arg(home);
+            command
+                .arg("--tls-cert-file")
+                .arg(&cert)
+                .arg("--tls-key-file")
+                .arg(&key)
+                .arg("--dir")
+                .arg(home);
             command
         };
-        let server = need!(Server::start(start).await, "redis-server");
-        let stage = Stage::open(originate(Protocol::Redis, server.at), &[("ca", &certificate.pem)], redis::serve).await;
+        let server = need!(TestServer::start(start).await, "redis-server");
+        let stage = AdapterFixture::open(
+            tls_egress(EgressProtocol::Redis, server.at),
+            &[("ca", &certificate.pem)],
+            redis::serve,
+        )
+        .await;
         for turn in 1..=3 {
             let mut cli = Command::new("redis-cli");
             cli.args(["-p", &stage.at.port().to_string(), "INCR", "n"]);
-            assert_eq!(run(&mut cli, "").await, format!("{turn}\n"));
-            stage.served(turn).await;
+            assert_eq!(run_program(&mut cli, "").await, format!("{turn}\n"));
+            stage.wait_served(turn).await;
         }
         assert_eq!(
             stage.backends.opened(),
@@ -170,11 +247,13 @@ fn redis_goes_over_tls() {
 }
 
 #[test]
-fn mariadb_goes_over_tls_and_may_insist_on_it() {
-    on_stage(async {
-        let certificate = Certificate::of("127.0.0.1");
-        let (cert, key) =
-            (certificate.path("cert").display().to_string(), certificate.path("key").display().to_string());
+fn mariadb_uses_tls_and_may_require_it() {
+    run_local(async {
+        let certificate = ServerCertificate::self_signed("127.0.0.1");
+        let (cert, key) = (
+            certificate.path("cert").display().to_string(),
+            certificate.path("key").display().to_string(),
+        );
         // The server's command line has to live as long as it may be started again.
         let more = vec![
             format!("--ssl-cert={cert}").leak() as &str,
@@ -182,12 +261,15 @@ fn mariadb_goes_over_tls_and_may_insist_on_it() {
             "--require-secure-transport=ON",
         ]
         .leak();
-        let server = need!(server::mariadb(more).await, "mariadbd");
+        let server = need!(server::start_mariadb(more).await, "mariadbd");
         for own in [false, true] {
-            let egress = Egress { login: login("fn").filter(|_| own), ..originate(Protocol::Mysql, server.at) };
+            let egress = EgressSpec {
+                login: node_login("fn").filter(|_| own),
+                ..tls_egress(EgressProtocol::Mysql, server.at)
+            };
             let secrets = [("ca", certificate.pem.as_str()), ("password", "pw")];
-            let stage = Stage::open(egress.clone(), &secrets, mysql::serve).await;
-            let client = |stage: &Stage| {
+            let stage = AdapterFixture::open(egress.clone(), &secrets, mysql::serve).await;
+            let client = |stage: &AdapterFixture| {
                 let mut cli = Command::new("mariadb");
                 cli.args([
                     "--no-defaults",
@@ -202,14 +284,26 @@ fn mariadb_goes_over_tls_and_may_insist_on_it() {
                 cli
             };
             for turn in 1..=2 {
-                let said = run(&mut client(&stage), "SHOW STATUS LIKE 'Ssl_version';").await;
+                let said =
+                    run_program(&mut client(&stage), "SHOW STATUS LIKE 'Ssl_version';").await;
                 assert_eq!(said, "Ssl_version\tTLSv1.3\n");
-                stage.served(turn).await;
+                stage.wait_served(turn).await;
             }
             assert_eq!(stage.backends.opened(), 1);
-            let plain = Stage::open(Egress { tls: Tls::Pass, ..egress }, &secrets, mysql::serve).await;
-            let refused = crate::clients::output(&mut client(&plain), "SELECT 1;").await;
-            assert!(String::from_utf8_lossy(&refused.stderr).contains("1045"), "{refused:?}");
+            let plain = AdapterFixture::open(
+                EgressSpec {
+                    tls: EgressTls::Pass,
+                    ..egress
+                },
+                &secrets,
+                mysql::serve,
+            )
+            .await;
+            let refused = crate::clients::program_output(&mut client(&plain), "SELECT 1;").await;
+            assert!(
+                String::from_utf8_lossy(&refused.stderr).contains("1045"),
+                "{refused:?}"
+            );
         }
     });
 }

@@ -26,7 +26,12 @@ pub(super) struct AddressProofs {
 
 impl AddressProofs {
     pub(super) fn new(start: Instant, trust_loopback: bool) -> Self {
-        Self { key: RandomState::new(), start, proven: HashMap::new(), trust_loopback }
+        Self {
+            key: RandomState::new(),
+            start,
+            proven: HashMap::new(),
+            trust_loopback,
+        }
     }
 
     /// Returns the value that this client has to send back.
@@ -37,7 +42,10 @@ impl AddressProofs {
     /// Verifies a value that came back. A wrong one changes nothing.
     pub(super) fn verify(&mut self, from: SocketAddr, challenge_value: &[u8], now: Instant) {
         let epoch = self.epoch(now);
-        if [epoch, epoch.wrapping_sub(1)].iter().all(|epoch| self.challenge_value(from, *epoch) != challenge_value) {
+        if [epoch, epoch.wrapping_sub(1)]
+            .iter()
+            .all(|epoch| self.challenge_value(from, *epoch) != challenge_value)
+        {
             return;
         }
         if self.proven.len() >= MAX_PROVEN {
@@ -51,7 +59,11 @@ impl AddressProofs {
     /// Returns whether the client's address is proven.
     pub(super) fn is_proven(&self, from: SocketAddr, now: Instant) -> bool {
         let trusted = self.trust_loopback && from.ip().to_canonical().is_loopback();
-        trusted || self.proven.get(&from).is_some_and(|since| now < *since + PROOF_LIFETIME)
+        trusted
+            || self
+                .proven
+                .get(&from)
+                .is_some_and(|since| now < *since + PROOF_LIFETIME)
     }
 
     fn epoch(&self, now: Instant) -> u64 {
@@ -71,12 +83,18 @@ mod tests {
     fn a_proof_is_for_one_address_and_expires() {
         let start = Instant::now();
         let later = |seconds| start + Duration::from_secs(seconds);
-        let (one, other) = ("192.0.2.1:5683".parse().unwrap(), "192.0.2.1:5684".parse().unwrap());
+        let (one, other) = (
+            "192.0.2.1:5683".parse().unwrap(),
+            "192.0.2.1:5684".parse().unwrap(),
+        );
         let mut proofs = AddressProofs::new(start, true);
         let challenge_value = proofs.challenge(one, start);
         proofs.verify(other, &challenge_value, start);
         proofs.verify(one, &challenge_value, later(120));
-        assert!(!proofs.is_proven(other, start) && !proofs.is_proven(one, start), "another's, and too late");
+        assert!(
+            !proofs.is_proven(other, start) && !proofs.is_proven(one, start),
+            "another's, and too late"
+        );
         proofs.verify(one, &challenge_value, later(61));
         assert!(proofs.is_proven(one, later(360)) && !proofs.is_proven(one, later(361)));
         assert!(

@@ -36,14 +36,24 @@ impl MemoryCost for Vec<u8> {
 impl<K: Hash + Eq + Clone, B: MemoryCost> TransferCache<K, B> {
     /// Keeps `max_per_client` bodies per client and `max_bytes` bytes in total.
     pub(super) fn new(max_per_client: usize, max_bytes: usize) -> Self {
-        Self { entries: HashMap::new(), max_per_client, max_bytes }
+        Self {
+            entries: HashMap::new(),
+            max_per_client,
+            max_bytes,
+        }
     }
 
     /// Adds a body; evicts the client's own oldest ones first, then the oldest of all.
     pub(super) fn put(&mut self, from: SocketAddr, key: K, body: B, now: Instant) {
-        self.entries.retain(|_, (_, since)| now < *since + TRANSFER_TIMEOUT);
+        self.entries
+            .retain(|_, (_, since)| now < *since + TRANSFER_TIMEOUT);
         self.entries.remove(&(from, key.clone()));
-        while self.entries.keys().filter(|(owner, _)| *owner == from).count() >= self.max_per_client
+        while self
+            .entries
+            .keys()
+            .filter(|(owner, _)| *owner == from)
+            .count()
+            >= self.max_per_client
             && self.evict_oldest(|owner| owner == from)
         {}
         while self.bytes() + body.cost() > self.max_bytes && self.evict_oldest(|_| true) {}
@@ -55,13 +65,17 @@ impl<K: Hash + Eq + Clone, B: MemoryCost> TransferCache<K, B> {
     /// Returns a body that has not expired.
     pub(super) fn get(&self, from: SocketAddr, key: &K, now: Instant) -> Option<&B> {
         let cached = self.entries.get(&(from, key.clone()));
-        cached.filter(|(_, since)| now < *since + TRANSFER_TIMEOUT).map(|(body, _)| body)
+        cached
+            .filter(|(_, since)| now < *since + TRANSFER_TIMEOUT)
+            .map(|(body, _)| body)
     }
 
     /// Removes and returns a body that has not expired.
     pub(super) fn take(&mut self, from: SocketAddr, key: &K, now: Instant) -> Option<B> {
         let cached = self.entries.remove(&(from, key.clone()));
-        cached.filter(|(_, since)| now < *since + TRANSFER_TIMEOUT).map(|(body, _)| body)
+        cached
+            .filter(|(_, since)| now < *since + TRANSFER_TIMEOUT)
+            .map(|(body, _)| body)
     }
 
     fn bytes(&self) -> usize {
@@ -69,8 +83,13 @@ impl<K: Hash + Eq + Clone, B: MemoryCost> TransferCache<K, B> {
     }
 
     fn evict_oldest(&mut self, matches: impl Fn(SocketAddr) -> bool) -> bool {
-        let owned = self.entries.iter().filter(|((owner, _), _)| matches(*owner));
-        let oldest = owned.min_by_key(|(_, (_, since))| *since).map(|(key, _)| key.clone());
+        let owned = self
+            .entries
+            .iter()
+            .filter(|((owner, _), _)| matches(*owner));
+        let oldest = owned
+            .min_by_key(|(_, (_, since))| *since)
+            .map(|(key, _)| key.clone());
         oldest.is_some_and(|key| self.entries.remove(&key).is_some())
     }
 }
@@ -89,7 +108,12 @@ pub(super) enum BlockOutcome {
 }
 
 /// Appends a block to the body so far.
-pub(super) fn append_block(cached: Option<Vec<u8>>, block: BlockOption, payload: &[u8], limit: usize) -> BlockOutcome {
+pub(super) fn append_block(
+    cached: Option<Vec<u8>>,
+    block: BlockOption,
+    payload: &[u8],
+    limit: usize,
+) -> BlockOutcome {
     if block.more && payload.len() != block.size() || payload.len() > block.size() {
         return BlockOutcome::Malformed;
     }
@@ -102,7 +126,11 @@ pub(super) fn append_block(cached: Option<Vec<u8>>, block: BlockOption, payload:
         return BlockOutcome::TooLarge;
     }
     body.extend_from_slice(payload);
-    if block.more { BlockOutcome::Continue(body) } else { BlockOutcome::Complete(body) }
+    if block.more {
+        BlockOutcome::Continue(body)
+    } else {
+        BlockOutcome::Complete(body)
+    }
 }
 
 #[cfg(test)]
@@ -142,11 +170,30 @@ mod tests {
 
     #[test]
     fn gaps_and_large_bodies_are_refused() {
-        let block = |number, more| BlockOption { number, more, exponent: 0 };
-        assert_eq!(append_block(None, block(1, true), &[0; 16], 100), BlockOutcome::Missing);
-        assert_eq!(append_block(Some(vec![0; 16]), block(2, true), &[0; 16], 100), BlockOutcome::Missing);
-        assert_eq!(append_block(None, block(0, true), &[0; 15], 100), BlockOutcome::Malformed);
-        assert_eq!(append_block(None, block(0, false), &[0; 17], 100), BlockOutcome::Malformed);
-        assert_eq!(append_block(Some(vec![0; 16]), block(1, true), &[0; 16], 31), BlockOutcome::TooLarge);
+        let block = |number, more| BlockOption {
+            number,
+            more,
+            exponent: 0,
+        };
+        assert_eq!(
+            append_block(None, block(1, true), &[0; 16], 100),
+            BlockOutcome::Missing
+        );
+        assert_eq!(
+            append_block(Some(vec![0; 16]), block(2, true), &[0; 16], 100),
+            BlockOutcome::Missing
+        );
+        assert_eq!(
+            append_block(None, block(0, true), &[0; 15], 100),
+            BlockOutcome::Malformed
+        );
+        assert_eq!(
+            append_block(None, block(0, false), &[0; 17], 100),
+            BlockOutcome::Malformed
+        );
+        assert_eq!(
+            append_block(Some(vec![0; 16]), block(1, true), &[0; 16], 31),
+            BlockOutcome::TooLarge
+        );
     }
 }

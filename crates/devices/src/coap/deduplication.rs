@@ -34,7 +34,12 @@ pub(super) struct ExchangeCache {
 impl ExchangeCache {
     /// Keeps responses up to `max_bytes` bytes.
     pub(super) fn new(max_bytes: usize) -> Self {
-        Self { states: HashMap::new(), order: VecDeque::new(), bytes: 0, max_bytes }
+        Self {
+            states: HashMap::new(),
+            order: VecDeque::new(),
+            bytes: 0,
+            max_bytes,
+        }
     }
 
     /// Registers a request; returns its state if it is a repetition.
@@ -50,7 +55,9 @@ impl ExchangeCache {
 
     /// Updates the state of a request.
     pub(super) fn set(&mut self, key: MessageKey, state: ExchangeState) {
-        let Some((states, _)) = self.states.get_mut(&key) else { return };
+        let Some((states, _)) = self.states.get_mut(&key) else {
+            return;
+        };
         self.bytes = self.bytes + cost(&state) - cost(states);
         *states = state;
     }
@@ -58,13 +65,17 @@ impl ExchangeCache {
     fn evict(&mut self, now: Instant) {
         for _ in 0..self.order.len() {
             let full = self.states.len() >= MAX_EXCHANGES || self.bytes > self.max_bytes;
-            let Some((key, since)) =
-                self.order.front().copied().filter(|(_, since)| full || now >= *since + EXCHANGE_LIFETIME)
+            let Some((key, since)) = self
+                .order
+                .front()
+                .copied()
+                .filter(|(_, since)| full || now >= *since + EXCHANGE_LIFETIME)
             else {
                 return;
             };
             self.order.pop_front();
-            let is_answered = matches!(self.states.get(&key), Some((ExchangeState::Answered(_), _)));
+            let is_answered =
+                matches!(self.states.get(&key), Some((ExchangeState::Answered(_), _)));
             if !is_answered {
                 self.order.push_back((key, since)); // forgotten, a repetition would run it twice
                 continue;
@@ -77,7 +88,11 @@ impl ExchangeCache {
 }
 
 fn cost(state: &ExchangeState) -> usize {
-    if let ExchangeState::Answered(bytes) = state { bytes.len() } else { 0 }
+    if let ExchangeState::Answered(bytes) = state {
+        bytes.len()
+    } else {
+        0
+    }
 }
 
 #[cfg(test)]
@@ -94,10 +109,16 @@ mod tests {
         let start = Instant::now();
         let mut exchanges = ExchangeCache::new(1 << 20);
         assert_eq!(exchanges.begin(key(1), start), None);
-        assert_eq!(exchanges.begin(key(1), start), Some(&ExchangeState::InProgress));
+        assert_eq!(
+            exchanges.begin(key(1), start),
+            Some(&ExchangeState::InProgress)
+        );
         exchanges.set(key(1), ExchangeState::Answered(vec![7]));
         let last = start + EXCHANGE_LIFETIME - Duration::from_millis(1);
-        assert_eq!(exchanges.begin(key(1), last), Some(&ExchangeState::Answered(vec![7])));
+        assert_eq!(
+            exchanges.begin(key(1), last),
+            Some(&ExchangeState::Answered(vec![7]))
+        );
         assert_eq!(exchanges.begin(key(1), start + EXCHANGE_LIFETIME), None);
     }
 

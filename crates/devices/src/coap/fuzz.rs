@@ -36,8 +36,11 @@ impl TestEndpoint {
         let calls: Vec<u64> = effects.iter().filter_map(call_id).collect();
         if let Some(body) = answer {
             for call_id in calls {
-                let answer =
-                    CoapResponse { code: ResponseType::Content, format: None, body: Bytes::from(body.clone()) };
+                let answer = CoapResponse {
+                    code: ResponseType::Content,
+                    format: None,
+                    body: Bytes::from(body.clone()),
+                };
                 self.0.complete_call(call_id, answer, now, &mut effects);
             }
         }
@@ -55,7 +58,10 @@ fn call_id(effect: &CoapEffect) -> Option<u64> {
 
 fn sent_datagram(effect: CoapEffect) -> Option<SentDatagram> {
     match effect {
-        CoapEffect::Send(to, bytes) => Some(SentDatagram { to, bytes: bytes.len() }),
+        CoapEffect::Send(to, bytes) => Some(SentDatagram {
+            to,
+            bytes: bytes.len(),
+        }),
         _ => None,
     }
 }

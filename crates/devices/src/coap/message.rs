@@ -19,13 +19,17 @@ pub(super) struct BlockOption {
 }
 
 impl BlockOption {
-    /// Parses an option's value; `None` if it is longer than three bytes or has the reserved size.
+    /// Parses an option's value; `NoConnection` if it is longer than three bytes or has the reserved size.
     pub(super) fn parse(value: &[u8]) -> Option<Self> {
         if value.len() > 3 {
             return None;
         }
         let all = OptionValueU32::try_from(value.to_vec()).ok()?.0;
-        let block = Self { number: all >> 4, more: all & 8 != 0, exponent: (all & 7) as u8 };
+        let block = Self {
+            number: all >> 4,
+            more: all & 8 != 0,
+            exponent: (all & 7) as u8,
+        };
         (block.exponent < 7).then_some(block)
     }
 
@@ -73,27 +77,51 @@ pub(super) struct CoapRequest {
 ///
 /// # Errors
 /// The response code of the refusal.
-pub(super) fn parse_request(packet: &Packet, request: &RequestType) -> Result<CoapRequest, ResponseType> {
+pub(super) fn parse_request(
+    packet: &Packet,
+    request: &RequestType,
+) -> Result<CoapRequest, ResponseType> {
     let (method, is_fetch) = http_method(request).ok_or(ResponseType::MethodNotAllowed)?;
     check_options(packet)?;
     let block = |option| match packet.get_first_option(option) {
-        Some(value) => BlockOption::parse(value).map(Some).ok_or(ResponseType::BadRequest),
+        Some(value) => BlockOption::parse(value)
+            .map(Some)
+            .ok_or(ResponseType::BadRequest),
         None => Ok(None),
     };
-    let observe = match packet.get_first_option(CoapOption::Observe).map(Vec::as_slice) {
+    let observe = match packet
+        .get_first_option(CoapOption::Observe)
+        .map(Vec::as_slice)
+    {
         Some([] | [0]) => Some(true),
         Some([1]) => Some(false),
         _ => None,
     };
     let path = option_strings(packet, CoapOption::UriPath)?;
-    if path.iter().any(|segment| matches!(segment.as_str(), "." | "..")) {
+    if path
+        .iter()
+        .any(|segment| matches!(segment.as_str(), "." | ".."))
+    {
         return Err(ResponseType::BadRequest);
     }
-    let (format, accept) = (option_u16(packet, CoapOption::ContentFormat)?, option_u16(packet, CoapOption::Accept)?);
+    let (format, accept) = (
+        option_u16(packet, CoapOption::ContentFormat)?,
+        option_u16(packet, CoapOption::Accept)?,
+    );
     let query = option_strings(packet, CoapOption::UriQuery)?;
     Ok(CoapRequest {
-        resource: ResourceRequest { method, is_fetch, path, query, format, accept },
-        tag: packet.get_first_option(REQUEST_TAG).cloned().unwrap_or_default(),
+        resource: ResourceRequest {
+            method,
+            is_fetch,
+            path,
+            query,
+            format,
+            accept,
+        },
+        tag: packet
+            .get_first_option(REQUEST_TAG)
+            .cloned()
+            .unwrap_or_default(),
         observe,
         block1: block(CoapOption::Block1)?,
         block2: block(CoapOption::Block2)?,
@@ -120,7 +148,13 @@ fn check_options(packet: &Packet) -> Result<(), ResponseType> {
     for (number, _) in packet.options() {
         match O::from(*number) {
             O::ProxyUri | O::ProxyScheme => return Err(ResponseType::ProxyingNotSupported),
-            O::UriHost | O::UriPort | O::UriPath | O::UriQuery | O::Accept | O::Block1 | O::Block2 => {}
+            O::UriHost
+            | O::UriPort
+            | O::UriPath
+            | O::UriQuery
+            | O::Accept
+            | O::Block1
+            | O::Block2 => {}
             _ if number % 2 == 1 => return Err(ResponseType::BadOption),
             _ => {}
         }
@@ -130,15 +164,21 @@ fn check_options(packet: &Packet) -> Result<(), ResponseType> {
 
 fn option_strings(packet: &Packet, option: CoapOption) -> Result<Vec<String>, ResponseType> {
     let values = packet.get_option(option).into_iter().flatten();
-    values.map(|value| String::from_utf8(value.clone()).map_err(|_| ResponseType::BadOption)).collect()
+    values
+        .map(|value| String::from_utf8(value.clone()).map_err(|_| ResponseType::BadOption))
+        .collect()
 }
 
 fn option_u16(packet: &Packet, option: CoapOption) -> Result<Option<u16>, ResponseType> {
-    let Some(value) = packet.get_first_option(option) else { return Ok(None) };
+    let Some(value) = packet.get_first_option(option) else {
+        return Ok(None);
+    };
     if value.len() > 2 {
         return Err(ResponseType::BadOption);
     }
-    OptionValueU16::try_from(value.clone()).map(|value| Some(value.0)).map_err(|_| ResponseType::BadOption)
+    OptionValueU16::try_from(value.clone())
+        .map(|value| Some(value.0))
+        .map_err(|_| ResponseType::BadOption)
 }
 
 /// Encodes a number as an option's value, in as few bytes as possible.
@@ -174,7 +214,10 @@ mod tests {
         for elective in [4, 16, 60, 252, 258, 292, 2052] {
             assert_eq!(with(elective), Ok(()), "{elective}");
         }
-        assert_eq!(parse_request(&Packet::new(), &RequestType::UnKnown).map(drop), Err(ResponseType::MethodNotAllowed));
+        assert_eq!(
+            parse_request(&Packet::new(), &RequestType::UnKnown).map(drop),
+            Err(ResponseType::MethodNotAllowed)
+        );
     }
 
     proptest! {

@@ -26,7 +26,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Method};
 use nearpath_daemon::drain;
-use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_gateway::invoke::{
     FunctionTable, Invocation, InvocationResponse, Invoker, LocalService, LocalTask, RemoteClient,
 };
@@ -59,21 +59,28 @@ pub(crate) struct CoapService {
 
 impl CoapService {
     /// Registers the protocol's counters.
-    pub(crate) fn new(listener: CoapListener, registry: &Registry) -> Self {
+    pub(crate) fn new(listener: CoapListener, registry: &MetricsRegistry) -> Self {
         let metrics = Arc::<CoapMetrics>::default();
-        registry.with(|registry| registry.register_collector(Box::new(MetricsCollector(metrics.clone()))));
+        registry.with(|registry| {
+            registry.register_collector(Box::new(MetricsCollector(metrics.clone())))
+        });
         Self { listener, metrics }
     }
 }
 
 impl LocalService for CoapService {
-    fn task(&self, thread: usize, threads: usize) -> io::Result<Option<LocalTask>> {
+    fn task_for_thread(&self, thread: usize, threads: usize) -> io::Result<Option<LocalTask>> {
         if thread + 1 != threads {
             return Ok(None); // one thread has all clients, so that their state needs no locks
         }
-        let listener = CoapListener { socket: self.listener.socket.try_clone()?, limits: self.listener.limits.clone() };
+        let listener = CoapListener {
+            socket: self.listener.socket.try_clone()?,
+            limits: self.listener.limits.clone(),
+        };
         let metrics = self.metrics.clone();
-        Ok(Some(Box::new(move |invoker, drain| Box::pin(serve(invoker, listener, metrics, drain)))))
+        Ok(Some(Box::new(move |invoker, drain| {
+            Box::pin(serve(invoker, listener, metrics, drain))
+        })))
     }
 }
 
@@ -82,7 +89,7 @@ async fn serve(
     invoker: Invoker,
     listener: CoapListener,
     metrics: Arc<CoapMetrics>,
-    drain: drain::Watch,
+    drain: drain::DrainWatch,
 ) -> io::Result<()> {
     listener.socket.set_nonblocking(true)?;
     let socket = UdpSocket::from_std(listener.socket)?;
@@ -90,7 +97,15 @@ async fn serve(
     let max_body_bytes = listener.limits.max_body_bytes;
     let endpoint = CoapEndpoint::new(listener.limits, seed, Instant::now());
     let (calls, effects) = (FuturesUnordered::new(), Vec::new());
-    let task = CoapTask { invoker: invoker.clone(), socket, max_body_bytes, metrics, endpoint, calls, effects };
+    let task = CoapTask {
+        invoker: invoker.clone(),
+        socket,
+        max_body_bytes,
+        metrics,
+        endpoint,
+        calls,
+        effects,
+    };
     invoker.spawn(task.run(drain.clone()));
     drain.signaled().await;
     Ok(())
@@ -107,10 +122,13 @@ struct CoapTask {
 }
 
 impl CoapTask {
-    async fn run(mut self, drain: drain::Watch) {
+    async fn run(mut self, drain: drain::DrainWatch) {
         let mut datagram = vec![0; MAX_DATAGRAM_BYTES + 1];
         loop {
-            let next = self.endpoint.next_deadline().map(tokio::time::Instant::from_std);
+            let next = self
+                .endpoint
+                .next_deadline()
+                .map(tokio::time::Instant::from_std);
             let draining = drain.is_draining();
             if draining && self.calls.is_empty() {
                 return;
@@ -138,7 +156,9 @@ impl CoapTask {
         for effect in std::mem::take(&mut self.effects) {
             match effect {
                 CoapEffect::Send(to, bytes) => drop(self.socket.send_to(&bytes, to).await), // a datagram may be lost anyway
-                CoapEffect::Call(call, from, resource, body) => self.start_call(call, from, resource, body),
+                CoapEffect::Call(call, from, resource, body) => {
+                    self.start_call(call, from, resource, body)
+                }
                 CoapEffect::Count(event) => self.count_event(event),
             }
         }
@@ -166,7 +186,9 @@ impl CoapTask {
                 let answer = invoker.invoke(&client, invocation, max_body_bytes).await;
                 (call, response_to(answer, &method, is_fetch))
             })),
-            Err(answer) => self.calls.push(Box::pin(std::future::ready((call, answer)))),
+            Err(answer) => self
+                .calls
+                .push(Box::pin(std::future::ready((call, answer)))),
         }
     }
 }
@@ -179,8 +201,16 @@ async fn sleep_until(next: Option<tokio::time::Instant>) {
 }
 
 /// Builds the invocation that a request asks for, or the response to one that needs none.
-fn build_invocation(invoker: &Invoker, resource: ResourceRequest, body: Bytes) -> Result<Invocation, CoapResponse> {
-    let refusal = |code| CoapResponse { code, format: None, body: Bytes::new() };
+fn build_invocation(
+    invoker: &Invoker,
+    resource: ResourceRequest,
+    body: Bytes,
+) -> Result<Invocation, CoapResponse> {
+    let refusal = |code| CoapResponse {
+        code,
+        format: None,
+        body: Bytes::new(),
+    };
     let path: Vec<&str> = resource.path.iter().map(String::as_str).collect();
     let (name, rest) = match &path[..] {
         ["function", name, rest @ ..] => (*name, rest),
@@ -189,11 +219,13 @@ fn build_invocation(invoker: &Invoker, resource: ResourceRequest, body: Bytes) -
         }
         _ => ("", &[][..]),
     };
-    let Some(function) = invoker.functions().find(name) else {
+    let Some(function) = invoker.functions().find_by_name(name) else {
         invoker.count_refused(Reason::NoFunction);
         return Err(refusal(ResponseType::NotFound));
     };
-    let mut path = rest.iter().fold(String::new(), |path, segment| path + "/" + &encode_segment(segment));
+    let mut path = rest.iter().fold(String::new(), |path, segment| {
+        path + "/" + &encode_segment(segment)
+    });
     for (number, argument) in resource.query.iter().enumerate() {
         path.push(if number == 0 { '?' } else { '&' });
         path.push_str(&encode_argument(argument));
@@ -211,22 +243,48 @@ fn build_invocation(invoker: &Invoker, resource: ResourceRequest, body: Bytes) -
     if resource.is_fetch {
         headers.insert(X_COAP_METHOD, HeaderValue::from_static("FETCH"));
     }
-    Ok(Invocation { function, method: resource.method, path, headers, body, protocol: "CoAP" })
+    Ok(Invocation {
+        function,
+        method: resource.method,
+        path,
+        headers,
+        body,
+        protocol: "CoAP",
+    })
 }
 
 /// Lists the functions in the link format of RFC 6690.
 fn resource_directory(functions: &FunctionTable) -> CoapResponse {
-    let mut links: Vec<_> = functions.all().iter().map(|function| format!("</function/{}>", function.name())).collect();
+    let mut links: Vec<_> = functions
+        .list_functions()
+        .iter()
+        .map(|function| format!("</function/{}>", function.name()))
+        .collect();
     links.sort_unstable();
     let body = links.join(",").into();
-    CoapResponse { code: ResponseType::Content, format: status::content_format("application/link-format"), body }
+    CoapResponse {
+        code: ResponseType::Content,
+        format: status::content_format("application/link-format"),
+        body,
+    }
 }
 
 fn response_to(answer: InvocationResponse, method: &Method, is_fetch: bool) -> CoapResponse {
     let Some(body) = answer.body else {
-        return CoapResponse { code: ResponseType::BadGateway, format: None, body: Bytes::new() }; // larger than the limit, or cut
+        return CoapResponse {
+            code: ResponseType::BadGateway,
+            format: None,
+            body: Bytes::new(),
+        }; // larger than the limit, or cut
     };
-    let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = answer
+        .headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok());
     let code = status::response_code(answer.status, method, is_fetch);
-    CoapResponse { code, format: kind.and_then(status::content_format), body }
+    CoapResponse {
+        code,
+        format: kind.and_then(status::content_format),
+        body,
+    }
 }

@@ -36,14 +36,19 @@ pub(super) struct Observers {
 
 impl Observers {
     pub(super) fn new(max_total: usize, max_per_client: usize, interval: Duration) -> Self {
-        Self { all: HashMap::new(), max_total, max_per_client, interval }
+        Self {
+            all: HashMap::new(),
+            max_total,
+            max_per_client,
+            interval,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Begins an observation, or replaces the one of the same key; `None` at a limit.
+    /// Begins an observation, or replaces the one of the same key; `NoConnection` at a limit.
     pub(super) fn add(
         &mut self,
         observer_key: ObserverKey,
@@ -52,13 +57,27 @@ impl Observers {
         etag: Vec<u8>,
         now: Instant,
     ) -> Option<u32> {
-        let sequence = self.all.remove(&observer_key).map_or(1, |old| next_number(old.sequence));
-        let of_client = self.all.keys().filter(|(from, _)| *from == observer_key.0).count();
+        let sequence = self
+            .all
+            .remove(&observer_key)
+            .map_or(1, |old| next_number(old.sequence));
+        let of_client = self
+            .all
+            .keys()
+            .filter(|(from, _)| *from == observer_key.0)
+            .count();
         if self.all.len() >= self.max_total || of_client >= self.max_per_client {
             return None;
         }
-        let observer =
-            Observer { resource, block2, etag, sequence, due: now + self.interval, notified_at: now, busy: false };
+        let observer = Observer {
+            resource,
+            block2,
+            etag,
+            sequence,
+            due: now + self.interval,
+            notified_at: now,
+            busy: false,
+        };
         self.all.insert(observer_key, observer);
         Some(sequence)
     }
@@ -69,17 +88,26 @@ impl Observers {
 
     /// Handles the acknowledgement of the last notification.
     pub(super) fn acknowledged(&mut self, observer_key: &ObserverKey) {
-        self.all.get_mut(observer_key).into_iter().for_each(|observer| observer.busy = false);
+        self.all
+            .get_mut(observer_key)
+            .into_iter()
+            .for_each(|observer| observer.busy = false);
     }
 
     /// Makes the calls of a path's observers due.
     pub(super) fn mark_changed(&mut self, path: &[String], now: Instant) {
-        self.all.values_mut().filter(|observer| observer.resource.path == path).for_each(|observer| observer.due = now);
+        self.all
+            .values_mut()
+            .filter(|observer| observer.resource.path == path)
+            .for_each(|observer| observer.due = now);
     }
 
     /// Takes the calls that are due.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(ObserverKey, ResourceRequest)> {
-        let due = self.all.iter_mut().filter(|(_, observer)| !observer.busy && now >= observer.due);
+        let due = self
+            .all
+            .iter_mut()
+            .filter(|(_, observer)| !observer.busy && now >= observer.due);
         let called = due.map(|(observer_key, observer)| {
             (observer.busy, observer.due) = (true, now + self.interval);
             (observer_key.clone(), observer.resource.clone())
@@ -112,13 +140,18 @@ impl Observers {
             observer.busy = false;
             return None;
         }
-        (observer.etag, observer.notified_at, observer.sequence) = (etag, now, next_number(observer.sequence));
+        (observer.etag, observer.notified_at, observer.sequence) =
+            (etag, now, next_number(observer.sequence));
         Some((observer.sequence, resource, block2))
     }
 
     /// Returns the time at which the next call is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.all.values().filter(|observer| !observer.busy).map(|observer| observer.due).min()
+        self.all
+            .values()
+            .filter(|observer| !observer.busy)
+            .map(|observer| observer.due)
+            .min()
     }
 }
 

@@ -30,7 +30,10 @@ pub(super) struct Retransmissions {
 
 impl Retransmissions {
     pub(super) fn new(seed: u64) -> Self {
-        Self { unacked: HashMap::new(), random: seed | 1 }
+        Self {
+            unacked: HashMap::new(),
+            random: seed | 1,
+        }
     }
 
     /// Adds a message that was sent; `observer_key` is set for a notification.
@@ -42,17 +45,28 @@ impl Retransmissions {
         observer_key: Option<ObserverKey>,
         now: Instant,
     ) {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         let wait = ACK_TIMEOUT + Duration::from_millis((self.random >> 33) % 1_000);
         self.unacked.insert(
             (to, message),
-            UnackedMessage { bytes, due_at: now + wait, wait, retries_left: MAX_RETRANSMIT, observer_key },
+            UnackedMessage {
+                bytes,
+                due_at: now + wait,
+                wait,
+                retries_left: MAX_RETRANSMIT,
+                observer_key,
+            },
         );
     }
 
-    /// Removes a message that was acknowledged or reset; `None` if it is unknown.
+    /// Removes a message that was acknowledged or reset; `NoConnection` if it is unknown.
     pub(super) fn remove(&mut self, from: SocketAddr, message: u16) -> Option<Option<ObserverKey>> {
-        self.unacked.remove(&(from, message)).map(|unacked| unacked.observer_key)
+        self.unacked
+            .remove(&(from, message))
+            .map(|unacked| unacked.observer_key)
     }
 
     /// Returns the messages to send again. `given_up` gets observers that acknowledge nothing any more.
@@ -98,10 +112,16 @@ mod tests {
         let start = now;
         while let Some(next_due) = retransmissions.next_due() {
             now = next_due;
-            add += retransmissions.take_due(now, |observer_key| given_up.push(observer_key.clone())).len();
+            add += retransmissions
+                .take_due(now, |observer_key| given_up.push(observer_key.clone()))
+                .len();
         }
         assert_eq!((add, given_up), (4, vec![(to, vec![9])]));
-        assert!((62..=93).contains(&(now - start).as_secs()), "MAX_TRANSMIT_WAIT: {:?}", now - start);
+        assert!(
+            (62..=93).contains(&(now - start).as_secs()),
+            "MAX_TRANSMIT_WAIT: {:?}",
+            now - start
+        );
         assert_eq!(retransmissions.remove(to, 1), None);
     }
 }

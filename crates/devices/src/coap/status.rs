@@ -53,14 +53,26 @@ const FORMATS: [(u16, &str); 14] = [
 
 /// Returns a Content-Format's content type.
 pub(super) fn content_type(content_format: u16) -> Option<&'static str> {
-    FORMATS.iter().find(|(number, _)| *number == content_format).map(|(_, name)| *name)
+    FORMATS
+        .iter()
+        .find(|(number, _)| *number == content_format)
+        .map(|(_, name)| *name)
 }
 
 /// Returns a content type's Content-Format, whatever its parameters.
 pub(super) fn content_format(content_type: &str) -> Option<u16> {
-    let bare = |name: &str| name.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    let bare = |name: &str| {
+        name.split(';')
+            .next()
+            .unwrap_or("")
+            .trim()
+            .to_ascii_lowercase()
+    };
     let resource = bare(content_type);
-    FORMATS.iter().find(|(_, name)| bare(name) == resource).map(|(number, _)| *number)
+    FORMATS
+        .iter()
+        .find(|(_, name)| bare(name) == resource)
+        .map(|(number, _)| *number)
 }
 
 #[cfg(test)]
@@ -77,15 +89,25 @@ mod tests {
             (418, Method::GET, ResponseType::BadRequest),
             (599, Method::GET, ResponseType::InternalServerError),
         ] {
-            assert_eq!(response_code(status, &method, false), expected, "{status} {method}");
+            assert_eq!(
+                response_code(status, &method, false),
+                expected,
+                "{status} {method}"
+            );
         }
-        assert_eq!(response_code(200, &Method::POST, true), ResponseType::Content);
+        assert_eq!(
+            response_code(200, &Method::POST, true),
+            ResponseType::Content
+        );
     }
 
     #[test]
     fn formats_and_types_map_both_ways() {
         for (number, name) in FORMATS {
-            assert_eq!((content_type(number), content_format(name)), (Some(name), Some(number)));
+            assert_eq!(
+                (content_type(number), content_format(name)),
+                (Some(name), Some(number))
+            );
         }
         assert_eq!(content_format("Text/Plain"), Some(0));
         assert_eq!(content_format("image/png"), None);

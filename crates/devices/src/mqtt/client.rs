@@ -19,7 +19,8 @@ use uuid::Uuid;
 use super::codec;
 use super::invocation::{MessageOutcome, invoke_targets};
 use super::packet::{
-    ClientPacket, ConnackParams, Connect, DisconnectReason, Publish, ServerPacket, SubscribeResult, Version,
+    ClientPacket, ConnackParams, Connect, DisconnectReason, Publish, ServerPacket, SubscribeResult,
+    Version,
 };
 use super::packet_stream::{PacketStream, ReadError, WriteError};
 use super::session::{Session, SessionAction};
@@ -35,19 +36,40 @@ pub(super) async fn serve(
     slot: ConnectionSlot,
 ) {
     let remote = Rc::new(RemoteClient::new(addr, "mqtt"));
-    let mut stream = PacketStream { socket: stream, buffer: BytesMut::new(), version: None, server: server.clone() };
-    let opened = timeout(server.limits.io_timeout, accept_connect(&mut stream, has_room)).await;
-    let Ok(Ok((connect, session))) = opened else { return };
+    let mut stream = PacketStream {
+        socket: stream,
+        buffer: BytesMut::new(),
+        version: None,
+        server: server.clone(),
+    };
+    let opened = timeout(
+        server.limits.io_timeout,
+        accept_connect(&mut stream, has_room),
+    )
+    .await;
+    let Ok(Ok((connect, session))) = opened else {
+        return;
+    };
     server.metrics.clients.increment();
     let queue = server.subscriptions.register(connect.client_id.clone());
-    let mut client = ClientTask { server, remote, session, queue, calls: FuturesUnordered::new(), stream };
+    let mut client = ClientTask {
+        server,
+        remote,
+        session,
+        queue,
+        calls: FuturesUnordered::new(),
+        stream,
+    };
     let end = client.run().await;
     client.close(end, connect.will).await;
     drop(slot);
 }
 
 /// Reads the first packet and answers it.
-async fn accept_connect(stream: &mut PacketStream, has_room: bool) -> Result<(Connect, Session), ()> {
+async fn accept_connect(
+    stream: &mut PacketStream,
+    has_room: bool,
+) -> Result<(Connect, Session), ()> {
     let server = stream.server.clone();
     let refused = match stream.next_packet().await {
         Ok(ClientPacket::Connect(mut connect)) => {
@@ -58,7 +80,10 @@ async fn accept_connect(stream: &mut PacketStream, has_room: bool) -> Result<(Co
                     if connect.client_id.is_empty() {
                         connect.client_id = generated_id.into();
                     }
-                    stream.send(&ServerPacket::ConnackParams(welcome)).await.map_err(drop)?;
+                    stream
+                        .send(&ServerPacket::ConnackParams(welcome))
+                        .await
+                        .map_err(drop)?;
                     return Ok((*connect, session));
                 }
                 Err(end) => end,
@@ -86,8 +111,14 @@ fn check_connect(
     if !has_room {
         return Err(DisconnectReason::Busy);
     }
-    let (user, password) = (connect.user.as_deref().unwrap_or(""), connect.password.as_deref().unwrap_or(b""));
-    let password_ok = server.password_check.as_ref().is_none_or(|check| check(user, password));
+    let (user, password) = (
+        connect.user.as_deref().unwrap_or(""),
+        connect.password.as_deref().unwrap_or(b""),
+    );
+    let password_ok = server
+        .password_check
+        .as_ref()
+        .is_none_or(|check| check(user, password));
     Session::accept_connect(connect, &server.limits, password_ok, generated_id)
 }
 
@@ -123,11 +154,13 @@ impl ClientTask {
                 ClientEvent::Packet(packet) => {
                     last_read = Instant::now();
                     let server = self.server.clone();
-                    self.session.handle_packet(packet, |name| server.routes.borrow().has_function(name))
+                    self.session
+                        .handle_packet(packet, |name| server.routes.borrow().has_function(name))
                 }
                 ClientEvent::CallsFinished(outcome) => {
                     // While it had all its calls out, its keep-alive packets were not read.
-                    last_read = last_read.max(Instant::now() - self.session.keep_alive_timeout() / 2);
+                    last_read =
+                        last_read.max(Instant::now() - self.session.keep_alive_timeout() / 2);
                     self.publish_results(outcome)
                 }
                 ClientEvent::QueueChanged => SessionAction::Nothing,
@@ -140,7 +173,11 @@ impl ClientTask {
     }
 
     /// Waits for the first event. A client with as many calls as it may have is not read from: TCP slows it down.
-    async fn next_event(&mut self, drain: &nearpath_daemon::drain::Watch, last_read: Instant) -> ClientEvent {
+    async fn next_event(
+        &mut self,
+        drain: &nearpath_daemon::drain::DrainWatch,
+        last_read: Instant,
+    ) -> ClientEvent {
         let may_read = self.calls.len() < self.server.limits.max_in_flight;
         let (stream, calls, queue) = (&mut self.stream, &mut self.calls, &self.queue);
         let deadline = last_read + self.session.keep_alive_timeout();
@@ -173,21 +210,33 @@ impl ClientTask {
             }
             SessionAction::Subscribe(packet_id, results) => {
                 for (filter, granted) in &results {
-                    if let Some(qos) =
-                        [SubscribeResult::Qos0, SubscribeResult::Qos1].iter().position(|level| level == granted)
+                    if let Some(qos) = [SubscribeResult::Qos0, SubscribeResult::Qos1]
+                        .iter()
+                        .position(|level| level == granted)
                     {
-                        self.server.subscriptions.subscribe(&self.queue, filter, qos as u8);
+                        self.server
+                            .subscriptions
+                            .subscribe(&self.queue, filter, qos as u8);
                     }
                 }
                 let granted = results.into_iter().map(|(_, granted)| granted).collect();
                 self.send(&ServerPacket::Suback(packet_id, granted)).await
             }
             SessionAction::Unsubscribe(packet_id, filters) => {
-                filters.iter().for_each(|filter| self.server.subscriptions.unsubscribe(&self.queue, filter));
-                let existed = filters.iter().map(|filter| self.session.remove_filter(filter)).collect();
+                filters
+                    .iter()
+                    .for_each(|filter| self.server.subscriptions.unsubscribe(&self.queue, filter));
+                let existed = filters
+                    .iter()
+                    .map(|filter| self.session.remove_filter(filter))
+                    .collect();
                 self.send(&ServerPacket::Unsuback(packet_id, existed)).await
             }
-            SessionAction::Close { will } => Err(if will { ConnectionEnd::Lost } else { ConnectionEnd::Orderly }),
+            SessionAction::Close { will } => Err(if will {
+                ConnectionEnd::Lost
+            } else {
+                ConnectionEnd::Orderly
+            }),
             SessionAction::Disconnect(end) => Err(ConnectionEnd::Ended(end)),
         }
     }
@@ -199,13 +248,22 @@ impl ClientTask {
             self.server.metrics.unmatched.increment();
             self.server.invoker.count_refused(Reason::NoFunction);
         }
-        let (server, remote, version) = (self.server.clone(), self.remote.clone(), self.session.version());
-        self.calls.push(Box::pin(invoke_targets(server, remote, version, publish, targets)));
+        let (server, remote, version) = (
+            self.server.clone(),
+            self.remote.clone(),
+            self.session.version(),
+        );
+        self.calls.push(Box::pin(invoke_targets(
+            server, remote, version, publish, targets,
+        )));
     }
 
     /// Publishes a message's results, and acknowledges it.
     fn publish_results(&mut self, outcome: MessageOutcome) -> SessionAction {
-        outcome.results.iter().for_each(|result| self.server.subscriptions.publish(result));
+        outcome
+            .results
+            .iter()
+            .for_each(|result| self.server.subscriptions.publish(result));
         self.session.finish_call(outcome.packet_id, outcome.ack)
     }
 
@@ -213,18 +271,27 @@ impl ClientTask {
     async fn send_queued(&mut self) -> Result<(), ConnectionEnd> {
         loop {
             let session = &self.session;
-            let Some(mut next) = self.queue.pop(|next| next.qos == 0 || session.has_window()) else { return Ok(()) };
+            let Some(mut next) = self.queue.pop(|next| next.qos == 0 || session.has_window())
+            else {
+                return Ok(());
+            };
             next.packet_id = (next.qos > 0).then(|| self.session.next_packet_id());
             let bytes = codec::encode(&ServerPacket::Publish(next.clone()), self.session.version());
             match bytes.filter(|bytes| bytes.len() <= self.session.max_packet()) {
                 Some(bytes) => {
                     self.server.metrics.sent.increment();
-                    self.stream.write(&bytes).await.map_err(ConnectionEnd::from)?;
+                    self.stream
+                        .write(&bytes)
+                        .await
+                        .map_err(ConnectionEnd::from)?;
                 }
                 None => {
                     self.server.metrics.lost.increment();
                     next.packet_id.into_iter().for_each(|packet_id| {
-                        drop(self.session.handle_packet(ClientPacket::Puback(packet_id), |_| true))
+                        drop(
+                            self.session
+                                .handle_packet(ClientPacket::Puback(packet_id), |_| true),
+                        )
                     });
                 }
             }
@@ -238,7 +305,9 @@ impl ClientTask {
     /// Closes the connection, with a reason if there is one. The last will is published unless the client disconnected; calls go on.
     async fn close(mut self, end: ConnectionEnd, will: Option<Publish>) {
         self.server.metrics.clients.decrement();
-        self.server.subscriptions.unregister(&self.queue, self.session.filters());
+        self.server
+            .subscriptions
+            .unregister(&self.queue, self.session.filters());
         let reason = match end {
             ConnectionEnd::Ended(reason) => {
                 self.server.metrics.count_disconnect(reason.name());
@@ -246,10 +315,14 @@ impl ClientTask {
             }
             ConnectionEnd::Orderly | ConnectionEnd::Lost => None,
         };
-        if let Some(will) =
-            will.filter(|_| !matches!(end, ConnectionEnd::Orderly) && reason != Some(DisconnectReason::Draining))
-        {
-            self.invoke(Publish { qos: 0, packet_id: None, ..will });
+        if let Some(will) = will.filter(|_| {
+            !matches!(end, ConnectionEnd::Orderly) && reason != Some(DisconnectReason::Draining)
+        }) {
+            self.invoke(Publish {
+                qos: 0,
+                packet_id: None,
+                ..will
+            });
         }
         if reason == Some(DisconnectReason::Draining) {
             self.finish_calls(true).await;
@@ -266,7 +339,8 @@ impl ClientTask {
         while let Some(outcome) = self.calls.next().await {
             let action = self.publish_results(outcome);
             if notify_client {
-                notify_client = self.apply(action).await.is_ok() && self.send_queued().await.is_ok();
+                notify_client =
+                    self.apply(action).await.is_ok() && self.send_queued().await.is_ok();
             }
         }
     }

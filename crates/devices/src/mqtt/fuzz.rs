@@ -15,13 +15,16 @@ pub(crate) fn decode_packets(mut bytes: BytesMut, version: Option<u8>) -> usize 
     let mut count = 0;
     loop {
         let before = bytes.len();
-        let Ok(Some(packet)) = decode_next(&mut bytes, version, 64 << 10) else { return count };
+        let Ok(Some(packet)) = decode_next(&mut bytes, version, 64 << 10) else {
+            return count;
+        };
         assert!(bytes.len() < before, "a packet takes bytes");
         count += 1;
         match packet {
             ClientPacket::Connect(connect) => version = version.or(Some(connect.version)),
             ClientPacket::Publish(publish) => {
-                let _ = version.and_then(|version| encode(&ServerPacket::Publish(publish), version)); // QoS 2 cannot be encoded
+                let _ =
+                    version.and_then(|version| encode(&ServerPacket::Publish(publish), version)); // QoS 2 cannot be encoded
             }
             _ => {}
         }

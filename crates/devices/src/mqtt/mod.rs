@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nearpath_daemon::drain;
-use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_gateway::invoke::{Invoker, LocalService, LocalTask};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -39,14 +39,18 @@ pub struct MqttListener {
     pub socket: std::net::TcpListener,
     /// Limits for each client.
     pub limits: MqttLimits,
-    /// Checks passwords; `None` accepts everybody.
+    /// Checks passwords; `NoConnection` accepts everybody.
     pub password_check: Option<PasswordCheck>,
 }
 
 impl MqttListener {
     fn try_clone(&self) -> io::Result<Self> {
         let (limits, password_check) = (self.limits.clone(), self.password_check.clone());
-        Ok(Self { socket: self.socket.try_clone()?, limits, password_check })
+        Ok(Self {
+            socket: self.socket.try_clone()?,
+            limits,
+            password_check,
+        })
     }
 }
 
@@ -58,20 +62,24 @@ pub(crate) struct MqttService {
 
 impl MqttService {
     /// Registers the protocol's counters.
-    pub(crate) fn new(listener: MqttListener, registry: &Registry) -> Self {
+    pub(crate) fn new(listener: MqttListener, registry: &MetricsRegistry) -> Self {
         let metrics = Arc::<MqttMetrics>::default();
-        registry.with(|registry| registry.register_collector(Box::new(MetricsCollector(metrics.clone()))));
+        registry.with(|registry| {
+            registry.register_collector(Box::new(MetricsCollector(metrics.clone())))
+        });
         Self { listener, metrics }
     }
 }
 
 impl LocalService for MqttService {
-    fn task(&self, thread: usize, _threads: usize) -> io::Result<Option<LocalTask>> {
+    fn task_for_thread(&self, thread: usize, _threads: usize) -> io::Result<Option<LocalTask>> {
         if thread != 0 {
             return Ok(None); // one thread has all clients, so that subscriptions need no locks
         }
         let (listener, metrics) = (self.listener.try_clone()?, self.metrics.clone());
-        Ok(Some(Box::new(move |invoker, drain| Box::pin(serve(invoker, listener, metrics, drain)))))
+        Ok(Some(Box::new(move |invoker, drain| {
+            Box::pin(serve(invoker, listener, metrics, drain))
+        })))
     }
 }
 
@@ -88,7 +96,7 @@ struct MqttServer {
     metrics: Arc<MqttMetrics>,
     routes: RefCell<TopicRoutes>,
     subscriptions: Subscriptions,
-    drain: drain::Watch,
+    drain: drain::DrainWatch,
     /// Connections, also closed ones whose calls have not ended.
     open_connections: Cell<usize>,
 }
@@ -98,7 +106,7 @@ async fn serve(
     invoker: Invoker,
     listener: MqttListener,
     metrics: Arc<MqttMetrics>,
-    drain: drain::Watch,
+    drain: drain::DrainWatch,
 ) -> io::Result<()> {
     listener.socket.set_nonblocking(true)?;
     let socket = TcpListener::from_std(listener.socket)?;
@@ -130,11 +138,15 @@ async fn serve(
 fn accept_client(server: &Rc<MqttServer>, stream: TcpStream, addr: std::net::IpAddr) {
     let _ = stream.set_nodelay(true); // slower without it, but not wrong
     if server.open_connections.get() >= server.limits.max_clients + MAX_REFUSED_CONNECTIONS {
-        return server.metrics.count_disconnect(DisconnectReason::Busy.name());
+        return server
+            .metrics
+            .count_disconnect(DisconnectReason::Busy.name());
     }
     let slot = ConnectionSlot::acquire(server);
     let has_room = server.open_connections.get() <= server.limits.max_clients;
-    server.invoker.spawn(client::serve(server.clone(), stream, addr, has_room, slot));
+    server
+        .invoker
+        .spawn(client::serve(server.clone(), stream, addr, has_room, slot));
 }
 
 /// Counts a connection for as long as it lives.
@@ -142,13 +154,17 @@ struct ConnectionSlot(Rc<MqttServer>);
 
 impl ConnectionSlot {
     fn acquire(server: &Rc<MqttServer>) -> Self {
-        server.open_connections.set(server.open_connections.get() + 1);
+        server
+            .open_connections
+            .set(server.open_connections.get() + 1);
         Self(server.clone())
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.0.open_connections.set(self.0.open_connections.get() - 1);
+        self.0
+            .open_connections
+            .set(self.0.open_connections.get() - 1);
     }
 }

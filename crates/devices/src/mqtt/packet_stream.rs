@@ -38,13 +38,17 @@ impl PacketStream {
     /// Reads the next packet. Cancel safe: bytes of an incomplete packet stay in the buffer.
     pub(super) async fn next_packet(&mut self) -> Result<ClientPacket, ReadError> {
         loop {
-            let limit = self.server.limits.max_packet_bytes.min(if self.version.is_none() {
-                MAX_FIRST_PACKET
-            } else {
-                usize::MAX
-            });
-            if let Some(packet) =
-                codec::decode_next(&mut self.buffer, self.version, limit).map_err(ReadError::Invalid)?
+            let limit = self
+                .server
+                .limits
+                .max_packet_bytes
+                .min(if self.version.is_none() {
+                    MAX_FIRST_PACKET
+                } else {
+                    usize::MAX
+                });
+            if let Some(packet) = codec::decode_next(&mut self.buffer, self.version, limit)
+                .map_err(ReadError::Invalid)?
             {
                 return Ok(packet);
             }

@@ -37,7 +37,13 @@ pub(super) struct OutboundQueue {
 impl Subscriptions {
     pub(super) fn new(max_queued: usize, metrics: Arc<MqttMetrics>) -> Self {
         let (tree, by_client_id) = (RefCell::default(), RefCell::default());
-        Self { tree, by_client_id, last_key: Cell::new(0), max_queued, metrics }
+        Self {
+            tree,
+            by_client_id,
+            last_key: Cell::new(0),
+            max_queued,
+            metrics,
+        }
     }
 
     /// Registers a client. An older connection of the same identifier is taken over (MQTT 5.0 section 3.1.4).
@@ -51,7 +57,11 @@ impl Subscriptions {
             taken_over: Cell::new(false),
             wakeup: Notify::new(),
         });
-        if let Some(old) = self.by_client_id.borrow_mut().insert(client_id, queue.clone()) {
+        if let Some(old) = self
+            .by_client_id
+            .borrow_mut()
+            .insert(client_id, queue.clone())
+        {
             old.taken_over.set(true);
             old.wakeup.notify_one();
         }
@@ -59,20 +69,29 @@ impl Subscriptions {
     }
 
     /// Removes a client and its subscriptions.
-    pub(super) fn unregister<'a>(&self, queue: &OutboundQueue, filters: impl Iterator<Item = &'a Arc<str>>) {
+    pub(super) fn unregister<'a>(
+        &self,
+        queue: &OutboundQueue,
+        filters: impl Iterator<Item = &'a Arc<str>>,
+    ) {
         let mut tree = self.tree.borrow_mut();
         for filter in filters {
             tree.remove(filter, &queue.key);
         }
         let mut by_client_id = self.by_client_id.borrow_mut();
-        if by_client_id.get(&queue.client_id).is_some_and(|entry| entry.key == queue.key) {
+        if by_client_id
+            .get(&queue.client_id)
+            .is_some_and(|entry| entry.key == queue.key)
+        {
             by_client_id.remove(&queue.client_id);
         }
     }
 
     /// Adds a subscription.
     pub(super) fn subscribe(&self, queue: &Rc<OutboundQueue>, filter: &str, qos: u8) {
-        self.tree.borrow_mut().insert(filter, queue.key, (queue.clone(), qos));
+        self.tree
+            .borrow_mut()
+            .insert(filter, queue.key, (queue.clone(), qos));
     }
 
     /// Removes a subscription.
@@ -89,7 +108,13 @@ impl Subscriptions {
             entry.1 = entry.1.max(*qos);
         });
         for (queue, qos) in receivers.into_values() {
-            queue.push(Publish { qos: qos.min(message.qos), ..message.clone() }, self);
+            queue.push(
+                Publish {
+                    qos: qos.min(message.qos),
+                    ..message.clone()
+                },
+                self,
+            );
         }
     }
 }
@@ -98,7 +123,9 @@ impl OutboundQueue {
     fn push(&self, message: Publish, subscriptions: &Subscriptions) {
         let mut messages = self.messages.borrow_mut();
         let bytes = self.bytes.get() + message.payload.len();
-        if messages.len() >= subscriptions.max_queued || (bytes > MAX_QUEUED_BYTES && !messages.is_empty()) {
+        if messages.len() >= subscriptions.max_queued
+            || (bytes > MAX_QUEUED_BYTES && !messages.is_empty())
+        {
             return subscriptions.metrics.lost.increment();
         }
         self.bytes.set(bytes);
@@ -109,7 +136,11 @@ impl OutboundQueue {
     /// Takes the next message if `may_send` says that it may be sent now.
     pub(super) fn pop(&self, may_send: impl Fn(&Publish) -> bool) -> Option<Publish> {
         let mut messages = self.messages.borrow_mut();
-        let next = messages.front().is_some_and(may_send).then(|| messages.pop_front()).flatten()?;
+        let next = messages
+            .front()
+            .is_some_and(may_send)
+            .then(|| messages.pop_front())
+            .flatten()?;
         self.bytes.set(self.bytes.get() - next.payload.len());
         Some(next)
     }
@@ -130,7 +161,12 @@ mod tests {
     use super::*;
 
     fn message(topic: &str) -> Publish {
-        Publish { topic: topic.into(), qos: 1, payload: "x".into(), ..Publish::default() }
+        Publish {
+            topic: topic.into(),
+            qos: 1,
+            payload: "x".into(),
+            ..Publish::default()
+        }
     }
 
     #[test]
@@ -150,9 +186,12 @@ mod tests {
         let subscriptions = Subscriptions::new(2, metrics.clone());
         let client = subscriptions.register("a".into());
         subscriptions.subscribe(&client, "#", 0);
-        ["1", "2", "3"].iter().for_each(|topic| subscriptions.publish(&message(topic)));
-        let taken: Vec<_> =
-            std::iter::from_fn(|| client.pop(|_| true)).map(|message| message.topic.to_string()).collect();
+        ["1", "2", "3"]
+            .iter()
+            .for_each(|topic| subscriptions.publish(&message(topic)));
+        let taken: Vec<_> = std::iter::from_fn(|| client.pop(|_| true))
+            .map(|message| message.topic.to_string())
+            .collect();
         assert_eq!(taken, ["1", "2"]);
         assert!(format!("{:?}", metrics.lost).contains('1'));
     }
@@ -160,10 +199,16 @@ mod tests {
     #[test]
     fn the_newest_connection_owns_a_client_identifier() {
         let subscriptions = Subscriptions::new(2, Arc::default());
-        let (old, new) = (subscriptions.register("a".into()), subscriptions.register("a".into()));
+        let (old, new) = (
+            subscriptions.register("a".into()),
+            subscriptions.register("a".into()),
+        );
         assert!(old.is_taken_over() && !new.is_taken_over());
         subscriptions.unregister(&old, std::iter::empty());
         subscriptions.register("a".into());
-        assert!(new.is_taken_over(), "removing the old connection does not free the identifier");
+        assert!(
+            new.is_taken_over(),
+            "removing the old connection does not free the identifier"
+        );
     }
 }

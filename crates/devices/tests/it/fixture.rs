@@ -13,20 +13,20 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use nearpath_daemon::drain::{self, Trigger};
-use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::drain::{self, DrainTrigger};
+use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_devices::Devices;
-use nearpath_gateway::{Gateway, NoControl, Serving, Settings, fixed};
-use nearpath_types::Policy;
+use nearpath_gateway::{Gateway, GatewaySettings, NoControl, ServingThreads, fixed};
+use nearpath_types::FunctionPolicy;
 use tokio::net::TcpListener;
 
 /// A serving gateway; dropping it begins its drain.
 pub(crate) struct GatewayFixture {
     gateway: Gateway,
-    registry: Registry,
+    registry: MetricsRegistry,
     log: LogBuffer,
-    _trigger: Trigger,
-    _serving: Serving,
+    _trigger: DrainTrigger,
+    _serving: ServingThreads,
 }
 
 /// Collects the access log.
@@ -46,17 +46,31 @@ impl io::Write for LogBuffer {
 
 impl GatewayFixture {
     pub(crate) fn start(devices: Devices) -> Self {
-        let (registry, log) = (Registry::default(), LogBuffer::default());
-        let gateway = Gateway::new(Settings::default(), Arc::new(NoControl), &registry);
-        let gateway = devices.attach(gateway.with_access_log(Box::new(log.clone())).unwrap(), &registry);
+        let (registry, log) = (MetricsRegistry::default(), LogBuffer::default());
+        let gateway = Gateway::new(GatewaySettings::default(), Arc::new(NoControl), &registry);
+        let gateway = devices.attach(
+            gateway.with_access_log(Box::new(log.clone())).unwrap(),
+            &registry,
+        );
         let (trigger, watch) = drain::channel();
-        let serving = gateway.serve(Vec::new(), 2, Arc::new(|| Ok(())), watch).unwrap();
-        Self { gateway, registry, log, _trigger: trigger, _serving: serving }
+        let serving = gateway
+            .serve(Vec::new(), 2, Arc::new(|| Ok(())), watch)
+            .unwrap();
+        Self {
+            gateway,
+            registry,
+            log,
+            _trigger: trigger,
+            _serving: serving,
+        }
     }
 
     /// Publishes the function `echo` with one instance.
     pub(crate) fn publish_echo(&self, at: SocketAddr) {
-        self.gateway.publish(&fixed::snapshot(&[("echo".parse().unwrap(), at)], &Policy::default()));
+        self.gateway.publish(&fixed::build_snapshot(
+            &[("echo".parse().unwrap(), at)],
+            &FunctionPolicy::default(),
+        ));
     }
 
     pub(crate) fn metrics(&self) -> String {
@@ -66,7 +80,9 @@ impl GatewayFixture {
     /// Parses the access log.
     pub(crate) fn log_lines(&self) -> Vec<serde_json::Value> {
         let text = String::from_utf8(self.log.0.lock().unwrap().clone()).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 }
 

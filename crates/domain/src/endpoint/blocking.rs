@@ -19,7 +19,8 @@ use super::join::{self, EndpointIdentity, EndpointSettings, JoinError, SOCKET_CH
 use super::payload::{BodyDraft, BodySource, CallBody};
 use super::send_queue::BodyExtent;
 use super::types::{
-    BodyUnwanted, CallError, CallReply, CallRequest, CallResponse, IncomingCall, PublishReport, UnsentReason,
+    BodyUnwanted, CallError, CallReply, CallRequest, CallResponse, IncomingCall, PublishReport,
+    UnsentReason,
 };
 use crate::clock::{self, MonotonicNanos};
 use crate::peer_table::{CallDestination, CallNumber};
@@ -50,7 +51,10 @@ impl BlockingEndpoint {
     pub fn join(socket: OwnedFd, settings: EndpointSettings) -> Result<Self, JoinError> {
         let joined = join::join_domain(socket, WakeupMode::Futex, &settings)?;
         let place = joined.identity.clone();
-        Ok(Self { core: EndpointCore::new(joined, settings), identity: place })
+        Ok(Self {
+            core: EndpointCore::new(joined, settings),
+            identity: place,
+        })
     }
 
     /// Joins over the socket at `path`, which `NEARPATH_DISPATCH` names inside an instance.
@@ -75,14 +79,19 @@ impl BlockingEndpoint {
     }
 
     /// Calls and waits for the response.
-    pub fn call(&mut self, to: CallDestination<'_>, request: &CallRequest<'_>) -> Result<CallReply, CallError> {
+    pub fn call(
+        &mut self,
+        to: CallDestination<'_>,
+        request: &CallRequest<'_>,
+    ) -> Result<CallReply, CallError> {
         let pending = self.begin_call(to, request)?;
         self.wait_response(pending)
     }
 
     /// Returns a zeroed draft that is sent in place. Without a free slot of that size it is private memory, and is copied when sent.
     pub fn draft_body(&mut self, bytes: usize) -> BodyDraft {
-        self.draft_body_in_slot(bytes).unwrap_or_else(|| BodyDraft::in_private_memory(bytes))
+        self.draft_body_in_slot(bytes)
+            .unwrap_or_else(|| BodyDraft::in_private_memory(bytes))
     }
 
     /// As [`BlockingEndpoint::draft_body`]; none when no slot is free.
@@ -117,7 +126,10 @@ impl BlockingEndpoint {
     ) -> Result<PendingCall, UnsentReason> {
         let now = clock::monotonic_now();
         self.core.run_once(now);
-        let sent = self.core.send_call(to, request, load, BodyExtent::Complete, now).map(PendingCall);
+        let sent = self
+            .core
+            .send_call(to, request, load, BodyExtent::Complete, now)
+            .map(PendingCall);
         self.core.flush_links();
         sent
     }
@@ -132,16 +144,30 @@ impl BlockingEndpoint {
     ) -> Result<(PendingCall, OpenBody), UnsentReason> {
         let now = clock::monotonic_now();
         self.core.run_once(now);
-        let call =
-            self.core.send_call(to, request, BodySource::Borrowed(&request.body), BodyExtent::Open(total), now)?;
+        let call = self.core.send_call(
+            to,
+            request,
+            BodySource::Borrowed(&request.body),
+            BodyExtent::Open(total),
+            now,
+        )?;
         self.core.flush_links();
-        let channel = self.core.peer_table.call_channel(call).ok_or(UnsentReason::NoPeer)?;
+        let channel = self
+            .core
+            .peer_table
+            .call_channel(call)
+            .ok_or(UnsentReason::NoPeer)?;
         Ok((PendingCall(call), OpenBody { channel, call }))
     }
 
     /// Begins a response whose body is written later, `total` bytes if known. A later response to the call is not sent.
     /// Without [`BlockingEndpoint::finish_body`] the response is aborted.
-    pub fn begin_response(&mut self, incoming: &IncomingCall, answer: CallResponse, total: Option<u64>) -> OpenBody {
+    pub fn begin_response(
+        &mut self,
+        incoming: &IncomingCall,
+        answer: CallResponse,
+        total: Option<u64>,
+    ) -> OpenBody {
         let (channel, call) = (incoming.channel, incoming.call);
         self.core.begin_response(channel, call, answer, total);
         self.core.flush_links();
@@ -182,7 +208,11 @@ impl BlockingEndpoint {
     }
 
     /// Returns the next part of a body; none at the end. Fails with [`CallError::Timeout`] after `patience` (none: no limit).
-    pub fn next_part(&mut self, rest: &BodyReader, patience: Option<Duration>) -> Option<Result<Bytes, CallError>> {
+    pub fn next_part(
+        &mut self,
+        rest: &BodyReader,
+        patience: Option<Duration>,
+    ) -> Option<Result<Bytes, CallError>> {
         let end = patience.map(clock::deadline_after);
         loop {
             if let Poll::Ready(part) = rest.poll_part(None) {
@@ -223,7 +253,10 @@ impl BlockingEndpoint {
     }
 
     /// Waits for the first of several responses. Returns the position of its call, which is removed, and the outcome. None without calls.
-    pub fn wait_any(&mut self, pending: &mut Vec<PendingCall>) -> Option<(usize, Result<CallReply, CallError>)> {
+    pub fn wait_any(
+        &mut self,
+        pending: &mut Vec<PendingCall>,
+    ) -> Option<(usize, Result<CallReply, CallError>)> {
         while !pending.is_empty() {
             for at in 0..pending.len() {
                 if let Poll::Ready(outcome) = self.core.poll_outcome(pending[at].0, None) {
@@ -237,8 +270,14 @@ impl BlockingEndpoint {
     }
 
     /// Waits for all responses, in the order of the calls. A failed one does not affect the others.
-    pub fn wait_all(&mut self, pending: impl IntoIterator<Item = PendingCall>) -> Vec<Result<CallReply, CallError>> {
-        pending.into_iter().map(|pending| self.wait_response(pending)).collect()
+    pub fn wait_all(
+        &mut self,
+        pending: impl IntoIterator<Item = PendingCall>,
+    ) -> Vec<Result<CallReply, CallError>> {
+        pending
+            .into_iter()
+            .map(|pending| self.wait_response(pending))
+            .collect()
     }
 
     /// Cancels a call; the peer is told.
@@ -248,7 +287,11 @@ impl BlockingEndpoint {
     }
 
     /// Sends an event. No response follows, and it may be lost with its receiver.
-    pub fn send_event(&mut self, to: CallDestination<'_>, request: &CallRequest<'_>) -> Result<(), UnsentReason> {
+    pub fn send_event(
+        &mut self,
+        to: CallDestination<'_>,
+        request: &CallRequest<'_>,
+    ) -> Result<(), UnsentReason> {
         self.send_event_from(to, request, BodySource::Borrowed(&request.body))
     }
 
@@ -301,7 +344,10 @@ impl BlockingEndpoint {
             if let Some(incoming) = self.core.incoming.pop_front() {
                 return Some(incoming);
             }
-            if enough() || self.core.hung_up() || end.is_some_and(|end| clock::monotonic_now() >= end) {
+            if enough()
+                || self.core.hung_up()
+                || end.is_some_and(|end| clock::monotonic_now() >= end)
+            {
                 return None;
             }
             self.sleep_and_run(0, end);
@@ -335,7 +381,8 @@ impl BlockingEndpoint {
         let (channel, call, event) = (incoming.channel, incoming.call, incoming.is_event);
         drop(incoming); // frees its slot for the response
         if !event {
-            self.core.send_response(channel, call, answer, clock::monotonic_now());
+            self.core
+                .send_response(channel, call, answer, clock::monotonic_now());
             self.core.flush_links();
         }
     }
@@ -366,7 +413,10 @@ impl BlockingEndpoint {
     /// Sleeps until a message arrives, then processes it.
     fn sleep_and_run(&mut self, peer: u32, end: Option<MonotonicNanos>) {
         let now = clock::monotonic_now();
-        let next = [self.core.next_wakeup(now), end].into_iter().flatten().min();
+        let next = [self.core.next_wakeup(now), end]
+            .into_iter()
+            .flatten()
+            .min();
         let left = next.map_or(SOCKET_CHECK_INTERVAL, |next| {
             Duration::from_nanos(next.saturating_sub(now)).min(SOCKET_CHECK_INTERVAL)
         });

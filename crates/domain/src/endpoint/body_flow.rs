@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::Bytes;
-use nearpath_shm::{ChannelEnd, Envelope, Lease, MessageDraft, MessageKind, PoolEndpoint, SlotId, envelope};
+use nearpath_shm::{
+    ChannelEnd, Envelope, Lease, MessageDraft, MessageKind, PoolEndpoint, SlotId, envelope,
+};
 
 use super::send_queue::{SendProgress, claim_for_body, has_ring_room, send_draft};
 use super::types::UnsentReason;
@@ -46,7 +48,9 @@ struct ReleaseCount {
 impl ReleaseCount {
     /// Records a report; only increases count. A receiver that lies stalls or floods only itself.
     fn record_release(&mut self, all: u64) {
-        self.uncounted = self.uncounted.saturating_add(all.saturating_sub(self.released));
+        self.uncounted = self
+            .uncounted
+            .saturating_add(all.saturating_sub(self.released));
         self.released = self.released.max(all);
     }
 
@@ -61,8 +65,15 @@ impl ReleaseCount {
 impl BodyFlow {
     /// Creates the flow of a body: `first` was sent, `rest` remains.
     pub(super) fn new(first: Envelope, rest: Bytes, open: bool, ticket: SentPart) -> Self {
-        let envelope = Envelope { total: first.total, ..Envelope::new(MessageKind::Part, first.call) };
-        Self { envelope, body: OutboundBody::new(rest, open, ticket), release_count: ReleaseCount::default() }
+        let envelope = Envelope {
+            total: first.total,
+            ..Envelope::new(MessageKind::Part, first.call)
+        };
+        Self {
+            envelope,
+            body: OutboundBody::new(rest, open, ticket),
+            release_count: ReleaseCount::default(),
+        }
     }
 
     /// Records that a strict receiver released `let_go` messages of this body.
@@ -71,7 +82,11 @@ impl BodyFlow {
     }
 
     fn send_readiness(&mut self, member: &PoolEndpoint, window: usize) -> SendReadiness {
-        let Self { body: out, release_count: told, .. } = self;
+        let Self {
+            body: out,
+            release_count: told,
+            ..
+        } = self;
         match member.pool().is_strict() {
             true => out.send_readiness(window, |_| told.holds_oldest()),
             false => out.send_readiness(window, |ticket| member.is_slot_in_use(ticket.0, ticket.1)),
@@ -102,15 +117,26 @@ impl BodyFlow {
         }
     }
 
-    fn send_part(&mut self, end: &mut ChannelEnd, member: &Arc<PoolEndpoint>) -> Result<(), UnsentReason> {
+    fn send_part(
+        &mut self,
+        end: &mut ChannelEnd,
+        member: &Arc<PoolEndpoint>,
+    ) -> Result<(), UnsentReason> {
         let piece = self.body.chunk();
         let part = &piece[..piece.len().min(MAX_PART_BYTES)];
-        let draft = MessageDraft::new(claim_for_body(member, envelope::body_offset(0), part.len())?);
+        let draft = MessageDraft::new(claim_for_body(
+            member,
+            envelope::body_offset(0),
+            part.len(),
+        )?);
         let ticket = SentPart::from_lease(draft.lease());
         let bytes = part.len().min(draft.body_capacity() as usize);
         let more = !self.body.is_last_part(bytes);
         send_draft(end, draft, self.envelope, &part[..bytes], more)?;
-        self.body.record_part(bytes, ticket).into_iter().for_each(Waker::wake);
+        self.body
+            .record_part(bytes, ticket)
+            .into_iter()
+            .for_each(Waker::wake);
         Ok(())
     }
 

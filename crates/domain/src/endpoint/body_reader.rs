@@ -66,7 +66,11 @@ pub(super) struct ReaderReport {
 impl ReaderReport {
     /// Consecutive reports about one body are merged: the highest suffices.
     fn add_release(&mut self, channel: u32, call: u64, let_go: u64) {
-        match self.releases.last_mut().filter(|last| (last.0, last.1) == (channel, call)) {
+        match self
+            .releases
+            .last_mut()
+            .filter(|last| (last.0, last.1) == (channel, call))
+        {
             Some(last) => last.2 = last.2.max(let_go),
             None => self.releases.push((channel, call, let_go)),
         }
@@ -74,9 +78,19 @@ impl ReaderReport {
 }
 
 impl BodyReader {
-    pub(super) fn new(feed: Arc<PartQueue>, left: Arc<ReaderReports>, channel: u32, call: u64) -> Self {
+    pub(super) fn new(
+        feed: Arc<PartQueue>,
+        left: Arc<ReaderReports>,
+        channel: u32,
+        call: u64,
+    ) -> Self {
         let _ = feed.report.set((Arc::clone(&left), channel, call));
-        Self { queue: feed, reports: left, channel, call }
+        Self {
+            queue: feed,
+            reports: left,
+            channel,
+            call,
+        }
     }
 
     /// Polls for the next part; none at the end. An error means that the body was aborted and is incomplete.
@@ -89,7 +103,10 @@ impl BodyReader {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    pub(super) fn poll_part(&self, waker: Option<&Waker>) -> Poll<Option<Result<Bytes, CallError>>> {
+    pub(super) fn poll_part(
+        &self,
+        waker: Option<&Waker>,
+    ) -> Poll<Option<Result<Bytes, CallError>>> {
         let mut inflow = self.queue.lock_inbound();
         let was = inflow.unread_parts();
         let next = inflow.next_part(waker);
@@ -121,7 +138,8 @@ impl Drop for BodyReader {
         self.queue.ended.store(true, Ordering::Relaxed);
         let more = self.queue.lock_inbound().stop_reading();
         if more {
-            self.reports.add_report(|events| events.abandoned.push((self.channel, self.call)));
+            self.reports
+                .add_report(|events| events.abandoned.push((self.channel, self.call)));
         }
     }
 }
@@ -141,18 +159,29 @@ impl Drop for HeldPart {
 impl PartQueue {
     pub(super) fn new(total: u64) -> Arc<Self> {
         let (let_go, over) = (AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Self { inbound: Mutex::default(), total, released: let_go, ended: over, report: OnceLock::new() })
+        Arc::new(Self {
+            inbound: Mutex::default(),
+            total,
+            released: let_go,
+            ended: over,
+            report: OnceLock::new(),
+        })
     }
 
     /// Wraps a message of a strict peer: dropping its bytes is reported to the sender.
     pub(super) fn hold_message(self: &Arc<Self>, message: ReceivedMessage) -> Bytes {
-        Bytes::from_owner(HeldPart { payload: MessagePayload::new(message), queue: Arc::clone(self) })
+        Bytes::from_owner(HeldPart {
+            payload: MessagePayload::new(message),
+            queue: Arc::clone(self),
+        })
     }
 
     /// Counts a released message. May run while the inbound body is locked.
     fn record_release(&self) {
         let let_go = self.released.fetch_add(1, Ordering::Relaxed) + 1;
-        let Some((left, channel, call)) = self.report.get() else { return };
+        let Some((left, channel, call)) = self.report.get() else {
+            return;
+        };
         if !self.ended.load(Ordering::Relaxed) {
             left.add_report(|events| events.add_release(*channel, *call, let_go));
         }
@@ -189,7 +218,11 @@ impl PartQueue {
 
 impl ReaderReports {
     pub(super) fn new(own: WakeupSignal) -> Arc<Self> {
-        Arc::new(Self { has_pending: AtomicBool::new(false), pending: Mutex::default(), own_signal: own })
+        Arc::new(Self {
+            has_pending: AtomicBool::new(false),
+            pending: Mutex::default(),
+            own_signal: own,
+        })
     }
 
     pub(super) fn has_any(&self) -> bool {

@@ -17,8 +17,8 @@ use super::sockmap_inbox::SockmapInbox;
 use crate::clock;
 use crate::packet::{self, SocketPacket};
 use crate::protocol::{
-    DeliveryMode, DomainIsolation, EndpointMessage, HelloMessage, NodeMessage, OwnPoolMessage, PROTOCOL_VERSION,
-    WakeupMode, WelcomeMessage,
+    DeliveryMode, DomainIsolation, EndpointMessage, HelloMessage, NodeMessage, OwnPoolMessage,
+    PROTOCOL_VERSION, WakeupMode, WelcomeMessage,
 };
 
 /// Interval at which a sleeping endpoint checks its socket: a killed node wakes nobody.
@@ -110,12 +110,31 @@ pub(super) fn connect_socket(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Sends the hello, and makes the socket non-blocking.
-pub(super) fn send_hello(socket: &OwnedFd, bell: WakeupMode, settings: &EndpointSettings) -> io::Result<()> {
+pub(super) fn send_hello(
+    socket: &OwnedFd,
+    bell: WakeupMode,
+    settings: &EndpointSettings,
+) -> io::Result<()> {
     rustix::io::ioctl_fionbio(socket, true)?;
-    let EndpointSettings { serves, is_standby: stands_in, .. } = *settings;
-    let delivery = vec![DeliveryMode::Ring, DeliveryMode::Sockmap, DeliveryMode::Poll];
+    let EndpointSettings {
+        serves,
+        is_standby: stands_in,
+        ..
+    } = *settings;
+    let delivery = vec![
+        DeliveryMode::Ring,
+        DeliveryMode::Sockmap,
+        DeliveryMode::Poll,
+    ];
     let isolation = vec![DomainIsolation::Shared, DomainIsolation::Strict];
-    let hello = HelloMessage { version: PROTOCOL_VERSION, serves, stands_in, bell, delivery, isolation };
+    let hello = HelloMessage {
+        version: PROTOCOL_VERSION,
+        serves,
+        stands_in,
+        bell,
+        delivery,
+        isolation,
+    };
     packet::send_message(socket, &EndpointMessage::Hello(hello), &[])
 }
 
@@ -140,20 +159,28 @@ pub(super) fn join_domain(
                     return map_welcome(socket, welcome, descriptors, settings);
                 }
             }
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) => {}
             Err(error) => return Err(error.into()),
         }
     }
 }
 
 /// Parses a packet as the welcome; none for an unknown message.
-pub(super) fn parse_welcome(packet: Option<SocketPacket>) -> Result<Option<(WelcomeMessage, Vec<OwnedFd>)>, JoinError> {
+pub(super) fn parse_welcome(
+    packet: Option<SocketPacket>,
+) -> Result<Option<(WelcomeMessage, Vec<OwnedFd>)>, JoinError> {
     let packet = packet.ok_or(JoinError::HungUp)?;
     match NodeMessage::parse_packet(&packet.bytes) {
         Ok(Some(NodeMessage::Welcome(welcome))) => Ok(Some((welcome, packet.descriptors))),
         Ok(Some(NodeMessage::Refused(refused))) => Err(JoinError::Refused(refused.why)),
         Ok(None) => Ok(None),
-        Ok(Some(_)) => Err(JoinError::Malformed("another message before the welcome".into())),
+        Ok(Some(_)) => Err(JoinError::Malformed(
+            "another message before the welcome".into(),
+        )),
         Err(fault) => Err(JoinError::Malformed(fault.to_string())),
     }
 }
@@ -167,41 +194,71 @@ pub(super) fn map_welcome(
 ) -> Result<JoinedEndpoint, JoinError> {
     let mut descriptors = descriptors.into_iter();
     let missing = || JoinError::Malformed("a descriptor is missing".into());
-    let endpoint = EndpointId::new(welcome.party).ok_or_else(|| JoinError::Malformed("party 0".into()))?;
+    let endpoint =
+        EndpointId::new(welcome.party).ok_or_else(|| JoinError::Malformed("party 0".into()))?;
     let pool = match welcome.isolation {
         DomainIsolation::Shared => {
-            let bytes = usize::try_from(welcome.pool).map_err(|_| JoinError::Malformed("the pool's size".into()))?;
+            let bytes = usize::try_from(welcome.pool)
+                .map_err(|_| JoinError::Malformed("the pool's size".into()))?;
             SlotPool::open_region(descriptors.next().ok_or_else(missing)?, bytes)?
         }
         DomainIsolation::Strict => provide_pool(&socket, &welcome)?,
-        DomainIsolation::Unknown => return Err(JoinError::Malformed("a kind of domain that was not offered".into())),
+        DomainIsolation::Unknown => {
+            return Err(JoinError::Malformed(
+                "a kind of domain that was not offered".into(),
+            ));
+        }
     };
     let cell = descriptors.next().ok_or_else(missing)?;
     let (event, wire) = match welcome.delivery {
         DeliveryMode::Ring | DeliveryMode::Poll => (descriptors.next(), None),
-        DeliveryMode::Sockmap => {
-            (None, Some(SockmapSocket::new(descriptors.next().ok_or_else(missing)?, SOCKET_CHECK_INTERVAL)?))
+        DeliveryMode::Sockmap => (
+            None,
+            Some(SockmapSocket::new(
+                descriptors.next().ok_or_else(missing)?,
+                SOCKET_CHECK_INTERVAL,
+            )?),
+        ),
+        DeliveryMode::Unknown => {
+            return Err(JoinError::Malformed(
+                "a mode of delivery that was not offered".into(),
+            ));
         }
-        DeliveryMode::Unknown => return Err(JoinError::Malformed("a mode of delivery that was not offered".into())),
     };
     let cell = WakeupCell::open_region(cell, event, SpinPolicy::new(settings.max_spin))?;
     let member = PoolEndpoint::new(Arc::new(pool), endpoint, welcome.bound);
     let inbox = wire.map(|wire| SockmapInbox::new(wire, SOCKET_CHECK_INTERVAL));
-    let WelcomeMessage { domain, function, instance, .. } = welcome;
+    let WelcomeMessage {
+        domain,
+        function,
+        instance,
+        ..
+    } = welcome;
     Ok(JoinedEndpoint {
         socket,
         cell,
         endpoint: member,
         inbox,
-        identity: EndpointIdentity { domain, id: endpoint, function, instance },
+        identity: EndpointIdentity {
+            domain,
+            id: endpoint,
+            function,
+            instance,
+        },
     })
 }
 
 /// Creates the endpoint's own pool and provides it to the node, for the peers.
 fn provide_pool(socket: &OwnedFd, welcome: &WelcomeMessage) -> Result<SlotPool, JoinError> {
-    let sizes: Vec<ClassSpec> = welcome.classes.iter().map(|&[size, count]| ClassSpec { size, count }).collect();
+    let sizes: Vec<ClassSpec> = welcome
+        .classes
+        .iter()
+        .map(|&[size, count]| ClassSpec { size, count })
+        .collect();
     let pool = SlotPool::create_strict(&sizes)?;
-    let own = OwnPoolMessage { bytes: pool.region_bytes() as u64 };
+    let own = OwnPoolMessage {
+        bytes: pool.region_bytes() as u64,
+    };
     packet::send_message(socket, &EndpointMessage::Pool(own), &[pool.as_fd()])?;
     Ok(pool)
 }

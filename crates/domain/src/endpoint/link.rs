@@ -62,7 +62,12 @@ pub(super) struct OwedResponse {
 }
 
 impl PeerLink {
-    pub(super) fn new(end: ChannelEnd, side: ChannelSide, caller: Arc<CallerIdentity>, instance: InstanceId) -> Self {
+    pub(super) fn new(
+        end: ChannelEnd,
+        side: ChannelSide,
+        caller: Arc<CallerIdentity>,
+        instance: InstanceId,
+    ) -> Self {
         Self {
             end,
             side,
@@ -91,26 +96,36 @@ impl PeerLink {
 
     /// Settles a streamed response whose last part was sent.
     fn finish_response(&mut self, call: u64) {
-        if self.owed_responses.get(&call).is_some_and(|taken| taken.begun_status.is_some()) {
+        if self
+            .owed_responses
+            .get(&call)
+            .is_some_and(|taken| taken.begun_status.is_some())
+        {
             self.settle_response(call, false);
         }
     }
 
     /// Settles a response: nothing is owed for this call any more.
     pub(super) fn settle_response(&mut self, call: u64, broken: bool) {
-        let Some(mut taken) = self.owed_responses.remove(&call) else { return };
+        let Some(mut taken) = self.owed_responses.remove(&call) else {
+            return;
+        };
         taken.waker.take().into_iter().for_each(Waker::wake);
         self.break_body(call, CallError::Aborted);
         let took = Duration::from_nanos(clock::monotonic_now().saturating_sub(taken.received_at));
-        self.end.counters().record_closed(took, broken || taken.begun_status.is_some_and(|status| status >= 500));
+        self.end.counters().record_closed(
+            took,
+            broken || taken.begun_status.is_some_and(|status| status >= 500),
+        );
     }
 
     /// Drops what was not sent of a call. Returns true if the peer has seen a part of it.
     pub(super) fn drop_unsent(&mut self, call: u64) -> bool {
         self.streamed_responses.remove(&call);
         if !self.send_queue.is_empty() {
-            self.send_queue
-                .retain(|queued| queued.envelope.call != call || queued.envelope.kind == MessageKind::Cancel);
+            self.send_queue.retain(|queued| {
+                queued.envelope.call != call || queued.envelope.kind == MessageKind::Cancel
+            });
         }
         self.flows.remove(&call).is_some()
     }
@@ -122,12 +137,17 @@ impl PeerLink {
         if waits {
             self.end.request_wakeup();
         }
-        waits && self.can_send(member) || self.drains_now() || self.end.has_incoming() && !self.is_blocked()
+        waits && self.can_send(member)
+            || self.drains_now()
+            || self.end.has_incoming() && !self.is_blocked()
     }
 
     /// Returns true if a draining link can end since the last run: its peer has read all of this endpoint's pool.
     fn drains_now(&mut self) -> bool {
-        self.withdrawn && self.side == ChannelSide::Caller && self.is_idle() && self.end.drains_now()
+        self.withdrawn
+            && self.side == ChannelSide::Caller
+            && self.is_idle()
+            && self.end.drains_now()
     }
 
     /// Returns true if a call can be made here. Otherwise the peer is asked for a wakeup; for use before sleeping.

@@ -26,9 +26,16 @@ enum DraftMemory {
 
 impl BodyDraft {
     /// Claims a slot; the endpoint stays joined while `socket` is open.
-    pub(super) fn claim_slot(member: &Arc<PoolEndpoint>, socket: &Arc<OwnedFd>, bytes: usize) -> Option<Self> {
+    pub(super) fn claim_slot(
+        member: &Arc<PoolEndpoint>,
+        socket: &Arc<OwnedFd>,
+        bytes: usize,
+    ) -> Option<Self> {
         let slot = OwnedSlot::claim_zeroed(member, u32::try_from(bytes).ok()?).ok()?;
-        Some(Self { memory: DraftMemory::Slot(slot), _socket: Some(Arc::clone(socket)) })
+        Some(Self {
+            memory: DraftMemory::Slot(slot),
+            _socket: Some(Arc::clone(socket)),
+        })
     }
 
     /// Creates a draft in private memory; sending copies it.
@@ -38,7 +45,10 @@ impl BodyDraft {
 
     /// Wraps bytes in private memory.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
-        Self { memory: DraftMemory::Private(bytes), _socket: None }
+        Self {
+            memory: DraftMemory::Private(bytes),
+            _socket: None,
+        }
     }
 
     /// Returns true if the draft lies in a slot.
@@ -84,7 +94,11 @@ impl AsRef<[u8]> for BodyDraft {
 impl fmt::Debug for BodyDraft {
     /// Prints size and location, not content: payloads do not belong in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = if self.is_in_slot() { "slot" } else { "private memory" };
+        let place = if self.is_in_slot() {
+            "slot"
+        } else {
+            "private memory"
+        };
         write!(f, "Draft({} bytes in {place})", self.len())
     }
 }
@@ -122,20 +136,28 @@ impl CallBody {
     pub(super) fn from_message(message: ReceivedMessage) -> Self {
         match message.body_len() {
             0 => Self::default(),
-            _ if message.is_in_slot() => message.into_owned_slot().map(Self::from_slot).unwrap_or_default(),
+            _ if message.is_in_slot() => message
+                .into_owned_slot()
+                .map(Self::from_slot)
+                .unwrap_or_default(),
             _ => Bytes::from_owner(nearpath_shm::MessagePayload::new(message)).into(),
         }
     }
 
     fn from_slot(slot: OwnedSlot) -> Self {
-        Self(BodyMemory::Slot { shown: OnceLock::new(), slot: Arc::new(slot) })
+        Self(BodyMemory::Slot {
+            shown: OnceLock::new(),
+            slot: Arc::new(slot),
+        })
     }
 
     /// Returns the bytes. Clones of them keep the slot, and prevent forwarding without a copy.
     pub fn bytes(&self) -> &Bytes {
         match &self.0 {
             BodyMemory::Bytes(bytes) => bytes,
-            BodyMemory::Slot { shown, slot } => shown.get_or_init(|| Bytes::from_owner(SharedSlot(Arc::clone(slot)))),
+            BodyMemory::Slot { shown, slot } => {
+                shown.get_or_init(|| Bytes::from_owner(SharedSlot(Arc::clone(slot))))
+            }
         }
     }
 
@@ -143,20 +165,27 @@ impl CallBody {
     pub fn share(&self) -> Self {
         match &self.0 {
             BodyMemory::Bytes(bytes) => bytes.clone().into(),
-            BodyMemory::Slot { slot, .. } => Self(BodyMemory::Slot { shown: OnceLock::new(), slot: Arc::clone(slot) }),
+            BodyMemory::Slot { slot, .. } => Self(BodyMemory::Slot {
+                shown: OnceLock::new(),
+                slot: Arc::clone(slot),
+            }),
         }
     }
 
     /// Returns true if the body lies in a slot that can be moved: nothing else refers to its bytes.
     pub fn is_exclusive_slot(&mut self) -> bool {
-        let BodyMemory::Slot { shown, slot } = &mut self.0 else { return false };
+        let BodyMemory::Slot { shown, slot } = &mut self.0 else {
+            return false;
+        };
         drop(shown.take()); // drops the own reference
         Arc::get_mut(slot).is_some()
     }
 
     /// Takes the slot out for its endpoint to send. None when the body lies elsewhere, or other references exist.
     pub(super) fn take_slot(&mut self, member: &Arc<PoolEndpoint>) -> Option<OwnedSlot> {
-        let BodyMemory::Slot { slot, .. } = &self.0 else { return None };
+        let BodyMemory::Slot { slot, .. } = &self.0 else {
+            return None;
+        };
         if !slot.is_held_by(member) || !self.is_exclusive_slot() {
             return None;
         }
@@ -217,7 +246,9 @@ impl From<CallBody> for Bytes {
     fn from(body: CallBody) -> Self {
         match body.0 {
             BodyMemory::Bytes(bytes) => bytes,
-            BodyMemory::Slot { mut shown, slot } => shown.take().unwrap_or_else(|| Self::from_owner(SharedSlot(slot))),
+            BodyMemory::Slot { mut shown, slot } => shown
+                .take()
+                .unwrap_or_else(|| Self::from_owner(SharedSlot(slot))),
         }
     }
 }
@@ -232,7 +263,15 @@ macro_rules! payloads {
     )* };
 }
 
-payloads!(Bytes, BytesMut, Vec<u8>, Box<[u8]>, String, &'static [u8], &'static str);
+payloads!(
+    Bytes,
+    BytesMut,
+    Vec<u8>,
+    Box<[u8]>,
+    String,
+    &'static [u8],
+    &'static str
+);
 
 /// Source of a message's body.
 pub(super) enum BodySource<'a> {

@@ -15,7 +15,8 @@ use super::types::{CallError, CallerIdentity};
 use crate::packet::{self, SocketPacket};
 use crate::peer_table::PeerTable;
 use crate::protocol::{
-    self, ChannelBroken, ChannelDrained, ChannelGone, ChannelRole, EndpointMessage, NodeMessage, PeerMessage,
+    self, ChannelBroken, ChannelDrained, ChannelGone, ChannelRole, EndpointMessage, NodeMessage,
+    PeerMessage,
 };
 
 impl EndpointCore {
@@ -23,30 +24,46 @@ impl EndpointCore {
     pub(super) fn end_finished_links(&mut self) {
         let over = |link: &mut PeerLink, book: &PeerTable<CallOutcome>, channel| {
             let done = |link: &mut PeerLink| {
-                let idle = link.side == ChannelSide::Caller && link.is_idle() && book.in_flight(channel) == 0;
+                let idle = link.side == ChannelSide::Caller
+                    && link.is_idle()
+                    && book.in_flight(channel) == 0;
                 idle && link.end.is_drained()
             };
             link.closed || link.withdrawn && done(link) // runs for every link on every run: check `done` only when it matters
         };
-        if !self.links.iter_mut().any(|(&channel, link)| over(link, &self.peer_table, channel)) {
+        if !self
+            .links
+            .iter_mut()
+            .any(|(&channel, link)| over(link, &self.peer_table, channel))
+        {
             return;
         }
         let book = &self.peer_table;
-        let ended: Vec<u32> = self.links.iter_mut().filter_map(|(&c, link)| over(link, book, c).then_some(c)).collect();
+        let ended: Vec<u32> = self
+            .links
+            .iter_mut()
+            .filter_map(|(&c, link)| over(link, book, c).then_some(c))
+            .collect();
         for channel in ended {
             self.end_link(channel);
         }
     }
 
     fn end_link(&mut self, channel: u32) {
-        let Some(mut link) = self.links.remove(&channel) else { return };
+        let Some(mut link) = self.links.remove(&channel) else {
+            return;
+        };
         for call in self.peer_table.retire_dead(channel) {
             self.peer_table.settle_call(call, Err(CallError::PeerDied));
         }
         self.peer_table.remove_peer(channel);
-        self.incoming.retain(|incoming| incoming.is_event || incoming.channel != channel);
+        self.incoming
+            .retain(|incoming| incoming.is_event || incoming.channel != channel);
         link.break_all_bodies(CallError::PeerDied);
-        link.owed_responses.drain().filter_map(|(_, taken)| taken.waker).for_each(Waker::wake);
+        link.owed_responses
+            .drain()
+            .filter_map(|(_, taken)| taken.waker)
+            .for_each(Waker::wake);
         link.end.flush_batch(); // reclaims what the dead peer will not receive
         match link.end.channel().state() {
             _ if link.withdrawn => self.report_drained(channel),
@@ -57,13 +74,19 @@ impl EndpointCore {
 
     /// Reports a broken channel: the node ends it for the peer, too, and creates another.
     fn report_broken(&mut self, channel: u32) {
-        if self.send_to_node(&EndpointMessage::Broken(ChannelBroken { channel })).is_err() {
+        if self
+            .send_to_node(&EndpointMessage::Broken(ChannelBroken { channel }))
+            .is_err()
+        {
             self.hung_up = true;
         }
     }
 
     fn report_drained(&mut self, channel: u32) {
-        if self.send_to_node(&EndpointMessage::Drained(ChannelDrained { channel })).is_err() {
+        if self
+            .send_to_node(&EndpointMessage::Drained(ChannelDrained { channel }))
+            .is_err()
+        {
             self.hung_up = true;
         }
     }
@@ -108,7 +131,9 @@ impl EndpointCore {
                     self.report_broken(channel); // its descriptors could not be mapped, or were cut off: too few file descriptors here
                 }
             }
-            Ok(Some(NodeMessage::Failed(failed))) => self.peer_table.record_failure(failed.function, failed.lacks),
+            Ok(Some(NodeMessage::Failed(failed))) => self
+                .peer_table
+                .record_failure(failed.function, failed.lacks),
             Ok(Some(NodeMessage::Gone(gone))) => self.handle_channel_gone(gone),
             _ => {}
         }
@@ -119,10 +144,17 @@ impl EndpointCore {
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or_else(invalid);
         let channel = Channel::open_region(next()?, peer.capacity)?;
-        let pool = peer.pool.map(|bytes| Ok::<_, io::Error>((next()?, bytes))).transpose()?;
+        let pool = peer
+            .pool
+            .map(|bytes| Ok::<_, io::Error>((next()?, bytes)))
+            .transpose()?;
         let signal = WakeupSignal::open_region(next()?, descriptors.next())?;
         let endpoint = EndpointId::new(peer.party).ok_or_else(invalid)?;
-        let side = if peer.side == ChannelRole::Caller { ChannelSide::Caller } else { ChannelSide::Callee };
+        let side = if peer.side == ChannelRole::Caller {
+            ChannelSide::Caller
+        } else {
+            ChannelSide::Callee
+        };
         let mut end = channel.attach_end(side, Arc::clone(&self.endpoint), endpoint, signal);
         if self.endpoint.pool().is_strict() {
             let (pool, bytes) = pool.ok_or_else(invalid)?;
@@ -136,7 +168,10 @@ impl EndpointCore {
         }
         if let Some(inbox) = &mut self.inbox {
             end = end.via_sockmap(inbox.socket.clone(), peer.channel);
-            inbox.take_early_records(peer.channel).iter().for_each(|record| end.deliver_record(record));
+            inbox
+                .take_early_records(peer.channel)
+                .iter()
+                .for_each(|record| end.deliver_record(record));
         }
         let instance = peer.instance.unwrap_or(InstanceId(0));
         let caller = Arc::new(CallerIdentity::new(peer.function.clone(), peer.instance));
@@ -144,7 +179,8 @@ impl EndpointCore {
             return Err(invalid());
         }
         if let (ChannelSide::Caller, Some(function)) = (side, peer.function) {
-            self.peer_table.add_peer_with(peer.channel, function, instance, &peer.terms);
+            self.peer_table
+                .add_peer_with(peer.channel, function, instance, &peer.terms);
         }
         let mut link = PeerLink::new(end, side, caller, instance);
         link.events_only = peer.terms.events_only;
@@ -154,7 +190,11 @@ impl EndpointCore {
 
     fn handle_channel_gone(&mut self, gone: ChannelGone) {
         let channel = gone.channel;
-        if let Some(at) = self.ended_channels.iter().position(|&ended| ended == channel) {
+        if let Some(at) = self
+            .ended_channels
+            .iter()
+            .position(|&ended| ended == channel)
+        {
             self.ended_channels.swap_remove(at);
             return self.report_drained(channel);
         }
@@ -162,7 +202,8 @@ impl EndpointCore {
         match self.links.get_mut(&channel) {
             Some(link) => {
                 link.withdrawn = true;
-                if gone.state == protocol::ChannelEnding::Dead && link.end.channel().state() <= ChannelState::Withdrawn
+                if gone.state == protocol::ChannelEnding::Dead
+                    && link.end.channel().state() <= ChannelState::Withdrawn
                 {
                     // The node closes the channel before it reports; if it did not, the report counts.
                     let dead = if link.side == ChannelSide::Caller {
@@ -174,7 +215,9 @@ impl EndpointCore {
                 }
             }
             None => {
-                self.inbox.iter_mut().for_each(|inbox| drop(inbox.take_early_records(channel)));
+                self.inbox
+                    .iter_mut()
+                    .for_each(|inbox| drop(inbox.take_early_records(channel)));
                 self.report_drained(channel);
             }
         }

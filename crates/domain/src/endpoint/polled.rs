@@ -46,7 +46,10 @@ pub struct AsyncEndpoint {
 
 impl AsyncEndpoint {
     /// Joins over a connected socket.
-    pub async fn join(socket: OwnedFd, settings: EndpointSettings) -> Result<(Self, EndpointDriver), JoinError> {
+    pub async fn join(
+        socket: OwnedFd,
+        settings: EndpointSettings,
+    ) -> Result<(Self, EndpointDriver), JoinError> {
         join::send_hello(&socket, WakeupMode::Eventfd, &settings)?;
         let line = watch_readiness(socket.try_clone()?)?;
         let welcomed = tokio::time::timeout(settings.join_timeout, receive_welcome(&line)).await;
@@ -54,15 +57,24 @@ impl AsyncEndpoint {
         let joined = join::map_welcome(socket, welcome, descriptors, &settings)?;
         let place = joined.identity.clone();
         let core = EndpointCore::new(joined, settings);
-        let event = core.inbox.as_ref().map(|inbox| inbox.socket.as_fd()).or(core.cell.eventfd());
-        let event = event.map(|event| watch_readiness(event.try_clone_to_owned()?)).transpose()?;
+        let event = core
+            .inbox
+            .as_ref()
+            .map(|inbox| inbox.socket.as_fd())
+            .or(core.cell.eventfd());
+        let event = event
+            .map(|event| watch_readiness(event.try_clone_to_owned()?))
+            .transpose()?;
         let shared = SharedEndpoint::new(core, place);
         let driver = EndpointDriver::new(&shared, event, line);
         Ok((Self { shared }, driver))
     }
 
     /// Joins over the socket at `path`, which `NEARPATH_DISPATCH` names inside an instance.
-    pub async fn dial(path: &Path, settings: EndpointSettings) -> Result<(Self, EndpointDriver), JoinError> {
+    pub async fn dial(
+        path: &Path,
+        settings: EndpointSettings,
+    ) -> Result<(Self, EndpointDriver), JoinError> {
         Self::join(join::connect_socket(path)?, settings).await
     }
 
@@ -73,7 +85,10 @@ impl AsyncEndpoint {
 
     /// Announces to the node that calls may arrive.
     pub fn announce_ready(&self) -> io::Result<()> {
-        self.shared.core.borrow().send_to_node(&EndpointMessage::Ready {})
+        self.shared
+            .core
+            .borrow()
+            .send_to_node(&EndpointMessage::Ready {})
     }
 
     /// Returns true if a function can be called, credits aside.
@@ -93,15 +108,26 @@ impl AsyncEndpoint {
 
     /// Waits until an instance of the function has credit, or no instance is left. Another task may use the credit first.
     pub async fn wait_credit(&self, function: &nearpath_types::FunctionId) {
-        poll_fn(|cx| match self.shared.core.borrow_mut().poll_credit(function, cx.waker()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
+        poll_fn(|cx| {
+            match self
+                .shared
+                .core
+                .borrow_mut()
+                .poll_credit(function, cx.waker())
+            {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
         })
         .await;
     }
 
     /// Sends a call at once; the future is its outcome. Dropping the future cancels the call.
-    pub fn call(&self, to: CallDestination<'_>, request: &CallRequest<'_>) -> Result<CallFuture, UnsentReason> {
+    pub fn call(
+        &self,
+        to: CallDestination<'_>,
+        request: &CallRequest<'_>,
+    ) -> Result<CallFuture, UnsentReason> {
         self.call_from(to, request, BodySource::Borrowed(&request.body))
     }
 
@@ -121,15 +147,24 @@ impl AsyncEndpoint {
         request: &CallRequest<'_>,
         load: BodySource<'_>,
     ) -> Result<CallFuture, UnsentReason> {
-        let call =
-            self.shared.core.borrow_mut().send_call(to, request, load, BodyExtent::Complete, clock::monotonic_now())?;
+        let call = self.shared.core.borrow_mut().send_call(
+            to,
+            request,
+            load,
+            BodyExtent::Complete,
+            clock::monotonic_now(),
+        )?;
         self.shared.wake_driver_if_due();
         Ok(CallFuture::new(&self.shared, call))
     }
 
     /// Returns a zeroed draft that is sent in place. Without a free slot of that size it is private memory, and is copied when sent.
     pub fn draft_body(&self, bytes: usize) -> BodyDraft {
-        self.shared.core.borrow_mut().claim_draft(bytes).unwrap_or_else(|| BodyDraft::in_private_memory(bytes))
+        self.shared
+            .core
+            .borrow_mut()
+            .claim_draft(bytes)
+            .unwrap_or_else(|| BodyDraft::in_private_memory(bytes))
     }
 
     /// Begins a call whose body goes through the writer, `total` bytes if known. The response may come before the body is complete; then
@@ -148,14 +183,24 @@ impl AsyncEndpoint {
             BodyExtent::Open(total),
             clock::monotonic_now(),
         )?;
-        let channel = core.peer_table.call_channel(call).ok_or(UnsentReason::NoPeer)?;
+        let channel = core
+            .peer_table
+            .call_channel(call)
+            .ok_or(UnsentReason::NoPeer)?;
         drop(core);
         self.shared.wake_driver_if_due();
-        Ok((CallFuture::new(&self.shared, call), BodyWriter::new(&self.shared, channel, call)))
+        Ok((
+            CallFuture::new(&self.shared, call),
+            BodyWriter::new(&self.shared, channel, call),
+        ))
     }
 
     /// Sends an event. No response follows, and it may be lost with its receiver.
-    pub fn send_event(&self, to: CallDestination<'_>, request: &CallRequest<'_>) -> Result<(), UnsentReason> {
+    pub fn send_event(
+        &self,
+        to: CallDestination<'_>,
+        request: &CallRequest<'_>,
+    ) -> Result<(), UnsentReason> {
         self.send_event_from(to, request, BodySource::Borrowed(&request.body))
     }
 
@@ -175,14 +220,22 @@ impl AsyncEndpoint {
         request: &CallRequest<'_>,
         load: BodySource<'_>,
     ) -> Result<(), UnsentReason> {
-        let sent = self.shared.core.borrow_mut().send_event(to, request, load, clock::monotonic_now());
+        let sent =
+            self.shared
+                .core
+                .borrow_mut()
+                .send_event(to, request, load, clock::monotonic_now());
         self.shared.wake_driver_if_due();
         sent
     }
 
     /// Sends an event to one instance of each subscribed function, without the gateway.
     pub fn publish_event(&self, topic: &str, request: &CallRequest<'_>) -> PublishReport {
-        let published = self.shared.core.borrow_mut().publish_event(topic, request, clock::monotonic_now());
+        let published =
+            self.shared
+                .core
+                .borrow_mut()
+                .publish_event(topic, request, clock::monotonic_now());
         self.shared.wake_driver_if_due();
         published
     }
@@ -199,13 +252,17 @@ impl AsyncEndpoint {
             *self.shared.serve_waker.borrow_mut() = Some(cx.waker().clone());
             Poll::Pending
         });
-        incoming.await.map(|incoming| ReceivedCall::new(&self.shared, incoming))
+        incoming
+            .await
+            .map(|incoming| ReceivedCall::new(&self.shared, incoming))
     }
 }
 
 async fn receive_welcome(line: &UnixDatagram) -> Result<(WelcomeMessage, Vec<OwnedFd>), JoinError> {
     loop {
-        let packet = line.async_io(Interest::READABLE, || packet::receive_packet(line)).await?;
+        let packet = line
+            .async_io(Interest::READABLE, || packet::receive_packet(line))
+            .await?;
         if let Some(welcomed) = join::parse_welcome(packet)? {
             return Ok(welcomed);
         }

@@ -7,7 +7,10 @@ use bytes::Bytes;
 use nearpath_shm::channel::{ChannelSendError, UnsentMessage};
 use nearpath_shm::endpoint::ClaimError;
 use nearpath_shm::envelope::{self, TOTAL_UNKNOWN, flag};
-use nearpath_shm::{ChannelEnd, Envelope, Lease, MessageDraft, MessageKind, OutgoingMessage, OwnedSlot, PoolEndpoint};
+use nearpath_shm::{
+    ChannelEnd, Envelope, Lease, MessageDraft, MessageKind, OutgoingMessage, OwnedSlot,
+    PoolEndpoint,
+};
 
 use super::body_flow::{BodyFlow, SentPart};
 use super::payload::{BodySource, CallBody};
@@ -63,11 +66,18 @@ fn send_slot(
     envelope: Envelope,
     fields: FieldSlice<'_>,
 ) -> Result<(), (Option<UnsentReason>, Option<OwnedSlot>)> {
-    let draft = slot.into_draft(fields).map_err(|(slot, _)| (None, Some(slot)))?;
-    end.send_message(draft.finish(envelope)).map_err(|UnsentMessage { error: why, message }| {
-        let slot = message.and_then(OutgoingMessage::into_owned_slot);
-        (Some(unsent_reason(why)), slot)
-    })
+    let draft = slot
+        .into_draft(fields)
+        .map_err(|(slot, _)| (None, Some(slot)))?;
+    end.send_message(draft.finish(envelope)).map_err(
+        |UnsentMessage {
+             error: why,
+             message,
+         }| {
+            let slot = message.and_then(OutgoingMessage::into_owned_slot);
+            (Some(unsent_reason(why)), slot)
+        },
+    )
 }
 
 fn send_copy(
@@ -78,13 +88,21 @@ fn send_copy(
     body: &Bytes,
     whole: BodyExtent,
 ) -> Result<Option<BodyFlow>, UnsentReason> {
-    let head: usize = fields.iter().map(|(name, value)| 4 + name.len() + value.len()).sum();
-    let head = u32::try_from(head).ok().filter(|head| *head <= envelope::MAX_HEAD).ok_or(UnsentReason::BadHead)?;
+    let head: usize = fields
+        .iter()
+        .map(|(name, value)| 4 + name.len() + value.len())
+        .sum();
+    let head = u32::try_from(head)
+        .ok()
+        .filter(|head| *head <= envelope::MAX_HEAD_BYTES)
+        .ok_or(UnsentReason::BadHead)?;
     let lease = claim_for_body(member, envelope::body_offset(head), body.len())?;
     let start = leading_space(&lease, envelope::body_offset(head), body.len());
     let mut draft = MessageDraft::with_start(lease, start);
     for (name, value) in fields {
-        draft.add_field(name, value).map_err(|_| UnsentReason::BadHead)?;
+        draft
+            .add_field(name, value)
+            .map_err(|_| UnsentReason::BadHead)?;
     }
     let bytes = body.len().min(draft.body_capacity() as usize);
     let open = whole != BodyExtent::Complete;
@@ -97,7 +115,12 @@ fn send_copy(
     }
     let ticket = SentPart::from_lease(draft.lease());
     send_draft(end, draft, envelope, &body[..bytes], true)?;
-    Ok(Some(BodyFlow::new(envelope, body.slice(bytes..), open, ticket)))
+    Ok(Some(BodyFlow::new(
+        envelope,
+        body.slice(bytes..),
+        open,
+        ticket,
+    )))
 }
 
 /// Returns the space to leave before a message, so that its body can be forwarded under a longer head.
@@ -107,15 +130,34 @@ fn leading_space(lease: &Lease, start: u32, body: usize) -> u32 {
 }
 
 /// Claims a slot for a body that begins at `start`: for the whole body, or for as much as is available.
-pub(super) fn claim_for_body(member: &Arc<PoolEndpoint>, start: u32, body: usize) -> Result<Lease, UnsentReason> {
-    let largest = member.pool().geometry().classes().last().map_or(0, |class| class.size);
-    let least = if body == 0 { start } else { start.saturating_add(1) };
-    let mut want = u32::try_from(start as usize + body).unwrap_or(u32::MAX).min(largest);
+pub(super) fn claim_for_body(
+    member: &Arc<PoolEndpoint>,
+    start: u32,
+    body: usize,
+) -> Result<Lease, UnsentReason> {
+    let largest = member
+        .pool()
+        .geometry()
+        .classes()
+        .last()
+        .map_or(0, |class| class.size);
+    let least = if body == 0 {
+        start
+    } else {
+        start.saturating_add(1)
+    };
+    let mut want = u32::try_from(start as usize + body)
+        .unwrap_or(u32::MAX)
+        .min(largest);
     loop {
         match member.claim_slot(want) {
             Ok(lease) if lease.slot_size() >= least => return Ok(lease),
             Ok(_) | Err(ClaimError::TooLarge) => return Err(UnsentReason::BadHead),
-            Err(ClaimError::Bound | ClaimError::Exhausted) if want / 2 >= MIN_PART_BYTES.max(least) => want /= 2,
+            Err(ClaimError::Bound | ClaimError::Exhausted)
+                if want / 2 >= MIN_PART_BYTES.max(least) =>
+            {
+                want /= 2
+            }
             Err(ClaimError::Bound | ClaimError::Exhausted) => return Err(UnsentReason::NoSlot),
         }
     }
@@ -132,9 +174,16 @@ pub(super) fn send_draft(
     if more {
         envelope.flags |= flag::MORE;
     }
-    let begins = !matches!(envelope.kind, MessageKind::Part | MessageKind::Cancel | MessageKind::Taken);
+    let begins = !matches!(
+        envelope.kind,
+        MessageKind::Part | MessageKind::Cancel | MessageKind::Taken
+    );
     let message = draft.finish(envelope);
-    let sent = if begins { end.send_message(message) } else { end.send_continuation(message) };
+    let sent = if begins {
+        end.send_message(message)
+    } else {
+        end.send_continuation(message)
+    };
     sent.map_err(|not| unsent_reason(not.error))
 }
 
@@ -173,13 +222,29 @@ pub(super) enum SendProgress {
 }
 
 impl QueuedMessage {
-    pub(super) fn new(envelope: Envelope, fields: Vec<OwnedField>, body: CallBody, whole: BodyExtent) -> Self {
-        Self { envelope, fields, body, extent: whole, writer: None }
+    pub(super) fn new(
+        envelope: Envelope,
+        fields: Vec<OwnedField>,
+        body: CallBody,
+        whole: BodyExtent,
+    ) -> Self {
+        Self {
+            envelope,
+            fields,
+            body,
+            extent: whole,
+            writer: None,
+        }
     }
 
     /// Creates a message that cancels a call.
     pub(super) fn cancel_message(call: u64) -> Self {
-        Self::new(Envelope::new(MessageKind::Cancel, call), Vec::new(), CallBody::default(), BodyExtent::Complete)
+        Self::new(
+            Envelope::new(MessageKind::Cancel, call),
+            Vec::new(),
+            CallBody::default(),
+            BodyExtent::Complete,
+        )
     }
 
     /// Sends the message if possible. The remainder of the body becomes a flow.
@@ -191,31 +256,56 @@ impl QueuedMessage {
         if !has_ring_room(end, false) {
             return Err(SendProgress::NeedsRoom);
         }
-        let fields: Vec<(&str, &[u8])> = self.fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let fields: Vec<(&str, &[u8])> = self
+            .fields
+            .iter()
+            .map(|(name, value)| (&**name, &**value))
+            .collect();
         let load = &mut BodySource::Owned(&mut self.body);
-        begin_message(end, member, self.envelope, &fields, load, self.extent).map_err(|why| match why {
-            UnsentReason::NoCredit => SendProgress::NeedsRoom,
-            UnsentReason::NoSlot => SendProgress::NeedsSlot,
-            UnsentReason::BodyLost => {
-                *self = Self::lost_body_response(self.envelope);
-                SendProgress::NeedsRoom
+        begin_message(end, member, self.envelope, &fields, load, self.extent).map_err(|why| {
+            match why {
+                UnsentReason::NoCredit => SendProgress::NeedsRoom,
+                UnsentReason::NoSlot => SendProgress::NeedsSlot,
+                UnsentReason::BodyLost => {
+                    *self = Self::lost_body_response(self.envelope);
+                    SendProgress::NeedsRoom
+                }
+                _ => SendProgress::Impossible,
             }
-            _ => SendProgress::Impossible,
         })
     }
 
     /// Returns the error response that replaces a response with an invalid head.
     pub(super) fn bad_head_response(&self) -> Option<Self> {
         let writable = self.envelope.kind != MessageKind::Answer || self.fields.is_empty();
-        let envelope = Envelope { status: 502, flags: flag::PLATFORM, ..self.envelope };
-        (!writable)
-            .then(|| Self::new(envelope, Vec::new(), Bytes::from_static(BAD_HEAD_TEXT).into(), BodyExtent::Complete))
+        let envelope = Envelope {
+            status: 502,
+            flags: flag::PLATFORM,
+            ..self.envelope
+        };
+        (!writable).then(|| {
+            Self::new(
+                envelope,
+                Vec::new(),
+                Bytes::from_static(BAD_HEAD_TEXT).into(),
+                BodyExtent::Complete,
+            )
+        })
     }
 
     /// Returns the error response that replaces a response whose body was lost.
     pub(super) fn lost_body_response(envelope: Envelope) -> Self {
-        let envelope = Envelope { status: 502, flags: flag::PLATFORM, ..envelope };
-        Self::new(envelope, Vec::new(), Bytes::from_static(LOST_BODY_TEXT).into(), BodyExtent::Complete)
+        let envelope = Envelope {
+            status: 502,
+            flags: flag::PLATFORM,
+            ..envelope
+        };
+        Self::new(
+            envelope,
+            Vec::new(),
+            Bytes::from_static(LOST_BODY_TEXT).into(),
+            BodyExtent::Complete,
+        )
     }
 
     /// Ends the body.

@@ -33,13 +33,22 @@ impl SockmapInbox {
     /// Wraps a socket whose blocking reads last at most `patience`.
     pub(super) fn new(wire: SockmapSocket, patience: Duration) -> Self {
         let buffer = vec![0; READ_BYTES].into_boxed_slice();
-        Self { socket: wire, buffer, buffered: 0, early_records: Vec::new(), closed: false, max_wait: patience }
+        Self {
+            socket: wire,
+            buffer,
+            buffered: 0,
+            early_records: Vec::new(),
+            closed: false,
+            max_wait: patience,
+        }
     }
 
     /// Receives all records and dispatches them to the links.
     pub(super) fn dispatch_received(&mut self, links: &mut BTreeMap<u32, PeerLink>) {
         // States before the socket: what a peer sent before it died is readable by then.
-        let closing = links.values_mut().fold(false, |closing, link| link.end.observe_state() | closing);
+        let closing = links
+            .values_mut()
+            .fold(false, |closing, link| link.end.observe_state() | closing);
         let waited = std::mem::take(&mut self.buffered);
         self.dispatch_records(waited, links);
         if waited > 0 && waited < READ_BYTES && !closing {
@@ -59,7 +68,11 @@ impl SockmapInbox {
         match self.socket.read_records(&mut self.buffer, wait) {
             Ok(0) => self.closed = true,
             Ok(bytes) => self.buffered = bytes,
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) => {}
             Err(_) => self.closed = true,
         }
         self.buffered > 0
@@ -68,7 +81,11 @@ impl SockmapInbox {
     fn dispatch_records(&mut self, bytes: usize, links: &mut BTreeMap<u32, PeerLink>) {
         // The node only sends zeros, the kernel only whole records: a read never mixes them.
         let (records, _) = self.buffer[..bytes].as_chunks::<RECORD_BYTES>();
-        for record in records.iter().map(SockmapRecord::from_bytes).filter(|record| record.channel != 0) {
+        for record in records
+            .iter()
+            .map(SockmapRecord::from_bytes)
+            .filter(|record| record.channel != 0)
+        {
             match links.get_mut(&record.channel) {
                 Some(link) => link.end.deliver_record(&record),
                 None if self.early_records.len() < MAX_EARLY_RECORDS && !record.is_wakeup() => {
@@ -81,7 +98,9 @@ impl SockmapInbox {
 
     /// Takes the records that arrived before the channel was announced.
     pub(super) fn take_early_records(&mut self, channel: u32) -> Vec<SockmapRecord> {
-        self.early_records.extract_if(.., |record| record.channel == channel).collect()
+        self.early_records
+            .extract_if(.., |record| record.channel == channel)
+            .collect()
     }
 
     /// Waits until the socket is readable.
@@ -93,7 +112,10 @@ impl SockmapInbox {
             None => _ = self.read_once(true),
             Some(timeout) => {
                 let timeout = Timespec::try_from(timeout).ok();
-                let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref());
+                let _ = poll(
+                    &mut [PollFd::new(&self.socket, PollFlags::IN)],
+                    timeout.as_ref(),
+                );
             }
         }
     }

@@ -51,13 +51,23 @@ pub struct CallResponse {
 impl CallResponse {
     /// Creates a response of status 200 with this body.
     pub fn ok(body: impl Into<CallBody>) -> Self {
-        Self { status: 200, body: body.into(), ..Self::default() }
+        Self {
+            status: 200,
+            body: body.into(),
+            ..Self::default()
+        }
     }
 
     /// Creates an error of the platform. The text names the setting and the remedy.
     pub fn platform_error(reason: Reason, text: &'static str) -> Self {
         let (status, reason) = (reason.status(), reason as u16);
-        Self { status, reason, is_platform: true, body: text.into(), ..Self::default() }
+        Self {
+            status,
+            reason,
+            is_platform: true,
+            body: text.into(),
+            ..Self::default()
+        }
     }
 }
 
@@ -82,16 +92,20 @@ pub struct CallReply {
 impl CallReply {
     /// Returns true if the callee's platform reports that the function did not run: the call may be retried on another path.
     pub fn did_not_run(&self) -> bool {
-        let reason = || Reason::ALL.iter().find(|reason| **reason as u16 == self.reason);
+        let reason = || {
+            Reason::ALL
+                .iter()
+                .find(|reason| **reason as u16 == self.reason)
+        };
         self.is_platform && reason().is_some_and(|reason| reason.did_not_run())
     }
 
     /// Returns the head fields, which were validated on receipt.
-    pub fn head_fields(&self) -> head::Fields<'_> {
-        head::Fields::new(&self.head)
+    pub fn head_fields(&self) -> head::HeadFields<'_> {
+        head::HeadFields::new(&self.head)
     }
 
-    /// Takes the head out; [`head::Fields`] parses it.
+    /// Takes the head out; [`head::HeadFields`] parses it.
     pub fn take_head(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.head)
     }
@@ -110,8 +124,14 @@ pub struct CallerIdentity {
 
 impl CallerIdentity {
     pub(crate) fn new(function: Option<FunctionId>, instance: Option<InstanceId>) -> Self {
-        let name = function.as_ref().map(|function| function.to_string().into());
-        Self { function, instance, function_name: name }
+        let name = function
+            .as_ref()
+            .map(|function| function.to_string().into());
+        Self {
+            function,
+            instance,
+            function_name: name,
+        }
     }
 
     /// Returns the function as `NAME.NAMESPACE`; none for the gateway.
@@ -144,11 +164,11 @@ pub struct IncomingCall {
 
 impl IncomingCall {
     /// Returns the head fields, which were validated on receipt.
-    pub fn head_fields(&self) -> head::Fields<'_> {
-        head::Fields::new(&self.head)
+    pub fn head_fields(&self) -> head::HeadFields<'_> {
+        head::HeadFields::new(&self.head)
     }
 
-    /// Takes the head out; [`head::Fields`] parses it.
+    /// Takes the head out; [`head::HeadFields`] parses it.
     pub fn take_head(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.head)
     }
@@ -158,7 +178,9 @@ impl IncomingCall {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnsentReason {
     /// No declared edge, or no ready instance.
-    #[error("no peer of that name: the edge is not declared, or no instance is ready on this machine")]
+    #[error(
+        "no peer of that name: the edge is not declared, or no instance is ready on this machine"
+    )]
     NoPeer,
     /// The node could not create a channel, and retries.
     #[error("no channel to that function could be made: {0}")]

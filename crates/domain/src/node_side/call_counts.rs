@@ -24,7 +24,11 @@ pub struct CallCounts {
 impl CallCounts {
     /// Converts the counts of a closing channel: open calls end as failed.
     fn into_closed(self) -> Self {
-        Self { open: 0, ..self }.saturating_add(Self { ended: self.open, failed: self.open, open: 0 })
+        Self { open: 0, ..self }.saturating_add(Self {
+            ended: self.open,
+            failed: self.open,
+            open: 0,
+        })
     }
 
     /// Adds two counts, saturating.
@@ -50,7 +54,11 @@ impl MonotonicReader {
     pub(super) fn read_counts(&mut self, taken: &CounterReading) -> CallCounts {
         let ended = taken.answered;
         self.max_succeeded = self.max_succeeded.max(ended.saturating_sub(taken.failed));
-        CallCounts { ended, failed: ended - self.max_succeeded, open: taken.in_flight }
+        CallCounts {
+            ended,
+            failed: ended - self.max_succeeded,
+            open: taken.in_flight,
+        }
     }
 }
 
@@ -100,14 +108,25 @@ mod tests {
             in_flight: 2,
             ..CounterReading::default()
         });
-        assert_eq!(last, CallCounts { ended: 5, failed: 1, open: 2 });
+        assert_eq!(
+            last,
+            CallCounts {
+                ended: 5,
+                failed: 1,
+                open: 2
+            }
+        );
         earlier.add_closed(&edge_key(Some("front")), last);
         earlier.add_closed(&edge_key(Some("side")), last);
         earlier.add_closed(&edge_key(None), last);
         let back = "back".parse().unwrap();
         assert_eq!(
             earlier.counts_of(&back),
-            CallCounts { ended: 14, failed: 6, open: 0 },
+            CallCounts {
+                ended: 14,
+                failed: 6,
+                open: 0
+            },
             "the gateway counts its own"
         );
         earlier.retain(|_| false);
@@ -117,7 +136,14 @@ mod tests {
     #[test]
     fn no_number_that_an_endpoint_writes_decreases_a_sum() {
         let mut earlier = PastCalls::default();
-        let (huge, back) = (CallCounts { ended: u64::MAX, failed: u64::MAX, open: u64::MAX }, "back".parse().unwrap());
+        let (huge, back) = (
+            CallCounts {
+                ended: u64::MAX,
+                failed: u64::MAX,
+                open: u64::MAX,
+            },
+            "back".parse().unwrap(),
+        );
         earlier.add_closed(&edge_key(Some("front")), huge);
         assert_eq!(earlier.counts_of(&back).ended, MAX_COUNTER);
         earlier.add_closed(&edge_key(Some("front")), huge);
@@ -128,13 +154,25 @@ mod tests {
     fn a_read_between_two_counter_writes_counts_no_call_twice() {
         let mut steady = MonotonicReader::default();
         let mut look = |answered, failed| {
-            let calls = steady.read_counts(&CounterReading { answered, failed, ..CounterReading::default() });
+            let calls = steady.read_counts(&CounterReading {
+                answered,
+                failed,
+                ..CounterReading::default()
+            });
             (calls.ended, calls.failed)
         };
         assert_eq!(look(5, 1), (5, 1));
-        assert_eq!(look(5, 2), (5, 1), "the sixth, which failed, has ended after the look at how many ended");
+        assert_eq!(
+            look(5, 2),
+            (5, 1),
+            "the sixth, which failed, has ended after the look at how many ended"
+        );
         assert_eq!(look(6, 2), (6, 2));
-        assert_eq!(look(7, 2), (7, 2), "the seventh fails, which is not written yet");
+        assert_eq!(
+            look(7, 2),
+            (7, 2),
+            "the seventh fails, which is not written yet"
+        );
         assert_eq!(look(7, 3), (7, 2), "five were shown as well, and stay so");
         assert_eq!(look(8, 3), (8, 3));
     }

@@ -69,8 +69,14 @@ pub(super) async fn serve_connection(
 ) {
     let fault = match watch_readiness(socket) {
         Ok(socket) => {
-            let mut line = NotifyingSocket { socket: Some(socket), waker: None };
-            exchange_packets(key, &mut line, packets, &events).await.err().map(|error| error.to_string())
+            let mut line = NotifyingSocket {
+                socket: Some(socket),
+                waker: None,
+            };
+            exchange_packets(key, &mut line, packets, &events)
+                .await
+                .err()
+                .map(|error| error.to_string())
         }
         Err(error) => Some(error.to_string()),
     };
@@ -83,7 +89,13 @@ async fn exchange_packets(
     mut packets: mpsc::Receiver<OutboundPacket>,
     events: &mpsc::Sender<SocketEvent>,
 ) -> io::Result<()> {
-    let NotifyingSocket { socket: Some(socket), waker: bell } = line else { return Ok(()) };
+    let NotifyingSocket {
+        socket: Some(socket),
+        waker: bell,
+    } = line
+    else {
+        return Ok(());
+    };
     loop {
         tokio::select! {
             packet = socket.async_io(Interest::READABLE, || packet::receive_packet(socket.as_fd())) => {
@@ -108,7 +120,10 @@ async fn exchange_packets(
 }
 
 fn is_hang_up(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
 }
 
 async fn write_packet(socket: &UnixDatagram, queued: &OutboundPacket) -> io::Result<()> {
@@ -126,7 +141,11 @@ pub(super) async fn accept_connections(
     let socket = watch_readiness(socket)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     loop {
-        let came = socket.async_io(Interest::READABLE, || Ok(accept_with(socket.as_fd(), flags)?)).await?;
+        let came = socket
+            .async_io(Interest::READABLE, || {
+                Ok(accept_with(socket.as_fd(), flags)?)
+            })
+            .await?;
         if events.send(SocketEvent::Accepted(key, came)).await.is_err() {
             return Ok(());
         }

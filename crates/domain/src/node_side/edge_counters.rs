@@ -46,7 +46,12 @@ pub(super) struct EdgeChannel {
 
 impl EdgeChannel {
     pub(super) fn new(edge: EdgeKey, channel: Channel) -> Self {
-        Self { edge_key: edge, channel, highest: Default::default(), call_reader: MonotonicReader::default() }
+        Self {
+            edge_key: edge,
+            channel,
+            highest: Default::default(),
+            call_reader: MonotonicReader::default(),
+        }
     }
 
     /// Returns the edge of the channel.
@@ -62,8 +67,16 @@ impl EdgeChannel {
 
     /// Reads the counters of both sides.
     fn read_sides(&mut self) -> [CounterReading; 2] {
-        for (seen, side) in self.highest.iter_mut().zip([ChannelSide::Caller, ChannelSide::Callee]) {
-            *seen = never_decreasing(seen, &self.channel.read_counters(side), u64::from(self.channel.capacity()));
+        for (seen, side) in self
+            .highest
+            .iter_mut()
+            .zip([ChannelSide::Caller, ChannelSide::Callee])
+        {
+            *seen = never_decreasing(
+                seen,
+                &self.channel.read_counters(side),
+                u64::from(self.channel.capacity()),
+            );
         }
         self.highest
     }
@@ -86,7 +99,13 @@ impl PastEdges {
         let gone = self.0.entry(line.edge_key).or_default();
         gone.closed_at = gone.closed_at.max(now);
         for (sum, read) in gone.sums.iter_mut().zip(read) {
-            add_reading(sum, &CounterReading { in_flight: 0, ..read });
+            add_reading(
+                sum,
+                &CounterReading {
+                    in_flight: 0,
+                    ..read
+                },
+            );
         }
     }
 
@@ -100,19 +119,24 @@ impl PastEdges {
         for line in present {
             let read = line.read_sides();
             let sums = sums.entry(line.edge_key.clone()).or_default();
-            sums.iter_mut().zip(read).for_each(|(sum, read)| add_reading(sum, &read));
+            sums.iter_mut()
+                .zip(read)
+                .for_each(|(sum, read)| add_reading(sum, &read));
         }
         self.forget_expired(|edge| sums.contains_key(edge), now);
         for (edge, gone) in &self.0 {
             let sums = sums.entry(edge.clone()).or_default();
-            sums.iter_mut().zip(&gone.sums).for_each(|(sum, read)| add_reading(sum, read));
+            sums.iter_mut()
+                .zip(&gone.sums)
+                .for_each(|(sum, read)| add_reading(sum, read));
         }
-        let edge = |((caller, callee), [made, taken]): (EdgeKey, [CounterReading; 2])| EdgeCounters {
-            caller,
-            callee,
-            by_caller: made,
-            by_callee: taken,
-        };
+        let edge =
+            |((caller, callee), [made, taken]): (EdgeKey, [CounterReading; 2])| EdgeCounters {
+                caller,
+                callee,
+                by_caller: made,
+                by_callee: taken,
+            };
         sums.into_iter().map(edge).collect()
     }
 
@@ -121,9 +145,14 @@ impl PastEdges {
     }
 
     fn forget_expired(&mut self, open: impl Fn(&EdgeKey) -> bool, now: MonotonicNanos) {
-        self.0.retain(|edge, gone| open(edge) || now < gone.closed_at.saturating_add(EDGE_RETENTION));
-        let mut closed: Vec<_> =
-            self.0.iter().filter(|(edge, _)| !open(edge)).map(|(e, g)| (g.closed_at, e.clone())).collect();
+        self.0
+            .retain(|edge, gone| open(edge) || now < gone.closed_at.saturating_add(EDGE_RETENTION));
+        let mut closed: Vec<_> = self
+            .0
+            .iter()
+            .filter(|(edge, _)| !open(edge))
+            .map(|(e, g)| (g.closed_at, e.clone()))
+            .collect();
         let surplus = closed.len().saturating_sub(MAX_PAST_EDGES);
         if surplus > 0 {
             closed.sort();
@@ -135,7 +164,11 @@ impl PastEdges {
 }
 
 /// Merges a second reading: values that decreased keep the first one.
-fn never_decreasing(before: &CounterReading, now: &CounterReading, capacity: u64) -> CounterReading {
+fn never_decreasing(
+    before: &CounterReading,
+    now: &CounterReading,
+    capacity: u64,
+) -> CounterReading {
     let grown = |before: u64, now: u64| before.max(now.min(MAX_COUNTER));
     CounterReading {
         messages: grown(before.messages, now.messages),
@@ -157,7 +190,10 @@ fn add_reading(sum: &mut CounterReading, more: &CounterReading) {
         (&mut sum.in_flight, more.in_flight),
         (&mut sum.total_micros, more.total_micros),
     ];
-    for (sum, more) in fields.into_iter().chain(sum.latency.iter_mut().zip(more.latency)) {
+    for (sum, more) in fields
+        .into_iter()
+        .chain(sum.latency.iter_mut().zip(more.latency))
+    {
         *sum = sum.saturating_add(more).min(MAX_COUNTER);
     }
 }
@@ -179,10 +215,23 @@ mod tests {
     fn an_edge_without_a_channel_is_shown_for_its_retention() {
         let mut past = PastEdges::default();
         past.add_closed(edge_channel(1), 5);
-        assert_eq!(past.merge_open(std::iter::empty(), 4 + EDGE_RETENTION).len(), 1);
-        assert_eq!(past.merge_open([edge_channel(1)].iter_mut(), 6 + EDGE_RETENTION).len(), 1, "it is open again");
+        assert_eq!(
+            past.merge_open(std::iter::empty(), 4 + EDGE_RETENTION)
+                .len(),
+            1
+        );
+        assert_eq!(
+            past.merge_open([edge_channel(1)].iter_mut(), 6 + EDGE_RETENTION)
+                .len(),
+            1,
+            "it is open again"
+        );
         assert!(!past.is_empty(), "and so keeps its past");
-        assert_eq!(past.merge_open(std::iter::empty(), 6 + EDGE_RETENTION).len(), 0);
+        assert_eq!(
+            past.merge_open(std::iter::empty(), 6 + EDGE_RETENTION)
+                .len(),
+            0
+        );
         assert!(past.is_empty());
     }
 
@@ -191,12 +240,22 @@ mod tests {
         let mut past = PastEdges::default();
         let one = Channel::create(16).unwrap();
         for number in 0..MAX_PAST_EDGES + 3 {
-            past.add_closed(EdgeChannel::new(numbered_edge(number), one.clone()), number as MonotonicNanos);
+            past.add_closed(
+                EdgeChannel::new(numbered_edge(number), one.clone()),
+                number as MonotonicNanos,
+            );
         }
         let shown = past.merge_open([edge_channel(0)].iter_mut(), 10);
-        let there = |number| shown.iter().any(|edge| edge.callee == numbered_edge(number).1);
+        let there = |number| {
+            shown
+                .iter()
+                .any(|edge| edge.callee == numbered_edge(number).1)
+        };
         assert_eq!(shown.len(), MAX_PAST_EDGES + 1);
-        assert!(there(0) && !there(1) && !there(2) && there(3), "an open one stays, however old");
+        assert!(
+            there(0) && !there(1) && !there(2) && there(3),
+            "an open one stays, however old"
+        );
     }
 
     fn any_reading() -> impl Strategy<Value = CounterReading> {
@@ -213,9 +272,19 @@ mod tests {
     }
 
     fn growing_values(reading: &CounterReading) -> Vec<u64> {
-        let CounterReading { messages, bytes, answered, failed, in_flight: _, latency, total_micros: micros } =
-            *reading;
-        [messages, bytes, answered, failed, micros].into_iter().chain(latency).collect()
+        let CounterReading {
+            messages,
+            bytes,
+            answered,
+            failed,
+            in_flight: _,
+            latency,
+            total_micros: micros,
+        } = *reading;
+        [messages, bytes, answered, failed, micros]
+            .into_iter()
+            .chain(latency)
+            .collect()
     }
 
     proptest! {

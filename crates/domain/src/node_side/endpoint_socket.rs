@@ -5,7 +5,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
 
 /// Endpoints of one instance that may wait to be accepted.
 const LISTEN_BACKLOG: i32 = 64;
@@ -30,7 +32,9 @@ impl EndpointSocket {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let opened = File::open(folder)?;
-        let short = Path::new("/proc/self/fd").join(opened.as_raw_fd().to_string()).join(name);
+        let short = Path::new("/proc/self/fd")
+            .join(opened.as_raw_fd().to_string())
+            .join(name);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         let _ = fs::remove_file(path);

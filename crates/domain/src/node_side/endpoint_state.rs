@@ -61,21 +61,29 @@ impl EndpointWaker {
     fn send_wakeup_record(&self) {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         // Fails when the endpoint is gone, or has so many unread records that it wakes anyway.
-        self.node_socket.iter().for_each(|wire| _ = send(wire, &[0; RECORD_BYTES], flags));
+        self.node_socket
+            .iter()
+            .for_each(|wire| _ = send(wire, &[0; RECORD_BYTES], flags));
     }
 }
 
 /// Returns the reason why the endpoint cannot join, for the endpoint.
-pub(super) fn unsupported_feature(settings: &DomainSettings, hello: &HelloMessage) -> Option<String> {
-    let carried =
-        matches!(settings.delivery, DescriptorDelivery::Sockmap(_)) && !hello.delivery.contains(&DeliveryMode::Sockmap);
-    let strict = settings.isolation == DomainIsolation::Strict && !hello.isolation.contains(&DomainIsolation::Strict);
+pub(super) fn unsupported_feature(
+    settings: &DomainSettings,
+    hello: &HelloMessage,
+) -> Option<String> {
+    let carried = matches!(settings.delivery, DescriptorDelivery::Sockmap(_))
+        && !hello.delivery.contains(&DeliveryMode::Sockmap);
+    let strict = settings.isolation == DomainIsolation::Strict
+        && !hello.isolation.contains(&DomainIsolation::Strict);
     let what = match (carried, strict) {
         (true, _) => "delivery: sockmap",
         (_, true) => "isolation: strict",
         _ => return None,
     };
-    Some(format!("this chain has nearpath.io/{what}, which this program's library cannot do"))
+    Some(format!(
+        "this chain has nearpath.io/{what}, which this program's library cannot do"
+    ))
 }
 
 impl EndpointState {
@@ -93,30 +101,52 @@ impl EndpointState {
             let cell = WakeupCell::create(wakeup_cell::WakeupKind::BusyPoll, never())?;
             let wire = NodeSocket::new(key, ours, events.clone());
             let descriptors = vec![cell.as_fd().try_clone_to_owned()?, theirs];
-            return Ok((Self { key, cell, node_socket: Some(wire) }, descriptors));
+            return Ok((
+                Self {
+                    key,
+                    cell,
+                    node_socket: Some(wire),
+                },
+                descriptors,
+            ));
         }
-        let polls = matches!(delivery, DescriptorDelivery::Poll) && hello.delivery.contains(&DeliveryMode::Poll);
+        let polls = matches!(delivery, DescriptorDelivery::Poll)
+            && hello.delivery.contains(&DeliveryMode::Poll);
         let cell = match hello.bell {
             _ if polls => WakeupCell::create(wakeup_cell::WakeupKind::BusyPoll, never()),
             WakeupMode::Futex => WakeupCell::create(wakeup_cell::WakeupKind::Futex, never()),
             WakeupMode::Eventfd => WakeupCell::create_nonblocking(never()),
             WakeupMode::None => WakeupCell::create(wakeup_cell::WakeupKind::BusyPoll, never()),
         }?;
-        let state = Self { key, cell, node_socket: None };
+        let state = Self {
+            key,
+            cell,
+            node_socket: None,
+        };
         let descriptors = state.peer_descriptors()?;
         Ok((state, descriptors))
     }
 
     /// Returns the descriptors of the cell for peers.
     pub(super) fn peer_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
-        let event = self.cell.eventfd().map(|event| event.try_clone_to_owned()).transpose()?;
-        Ok([Some(self.cell.as_fd().try_clone_to_owned()?), event].into_iter().flatten().collect())
+        let event = self
+            .cell
+            .eventfd()
+            .map(|event| event.try_clone_to_owned())
+            .transpose()?;
+        Ok([Some(self.cell.as_fd().try_clone_to_owned()?), event]
+            .into_iter()
+            .flatten()
+            .collect())
     }
 
     pub(super) fn endpoint_waker(&self) -> EndpointWaker {
         EndpointWaker {
             signal: self.cell.wakeup_signal(),
-            node_socket: self.node_socket.as_ref().map(|wire| Arc::clone(&wire.socket)),
+            node_socket: self
+                .node_socket
+                .as_ref()
+                .map(|wire| Arc::clone(&wire.socket)),
         }
     }
 }
@@ -124,8 +154,12 @@ impl EndpointState {
 impl NodeSocket {
     fn new(key: ConnectionKey, socket: OwnedFd, events: mpsc::Sender<SocketEvent>) -> Self {
         let socket = Arc::new(socket);
-        let audit = tokio::spawn(audit_forbidden_sends(key, Arc::clone(&socket), events)).abort_handle();
-        Self { socket, audit_task: audit }
+        let audit =
+            tokio::spawn(audit_forbidden_sends(key, Arc::clone(&socket), events)).abort_handle();
+        Self {
+            socket,
+            audit_task: audit,
+        }
     }
 }
 
@@ -140,7 +174,12 @@ async fn audit_forbidden_sends(
     loop {
         let read = || Ok(recv(&socket, tried.as_mut_slice(), RecvFlags::DONTWAIT)?.1);
         let bytes = ready.async_io(Interest::READABLE, read).await?;
-        if bytes == 0 || events.send(SocketEvent::ForbiddenSend(key, tried[..bytes].to_vec())).await.is_err() {
+        if bytes == 0
+            || events
+                .send(SocketEvent::ForbiddenSend(key, tried[..bytes].to_vec()))
+                .await
+                .is_err()
+        {
             return Ok(());
         }
     }

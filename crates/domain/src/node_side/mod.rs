@@ -62,8 +62,13 @@ impl DomainSettings {
     /// Default configuration: about 44 MB of address space, of which only used pages take memory.
     pub fn named(name: impl Into<String>) -> Self {
         let class = |size, count| ClassSpec { size, count };
-        let sizes =
-            vec![class(256, 4096), class(1024, 4096), class(4096, 2048), class(65_536, 256), class(1 << 20, 16)];
+        let sizes = vec![
+            class(256, 4096),
+            class(1024, 4096),
+            class(4096, 2048),
+            class(65_536, 256),
+            class(1 << 20, 16),
+        ];
         Self {
             name: name.into(),
             classes: sizes,
@@ -78,8 +83,15 @@ impl DomainSettings {
 
     /// Converts the configuration to a strict domain: one pool per endpoint, a quarter as large.
     pub fn into_strict(self) -> Self {
-        let quarter = |size: &ClassSpec| ClassSpec { count: (size.count / 4).max(1), ..*size };
-        Self { classes: self.classes.iter().map(quarter).collect(), isolation: DomainIsolation::Strict, ..self }
+        let quarter = |size: &ClassSpec| ClassSpec {
+            count: (size.count / 4).max(1),
+            ..*size
+        };
+        Self {
+            classes: self.classes.iter().map(quarter).collect(),
+            isolation: DomainIsolation::Strict,
+            ..self
+        }
     }
 }
 
@@ -123,7 +135,9 @@ pub struct DomainHandle {
 
 impl DomainHandle {
     /// Creates the pool and starts the domain's task on the current runtime.
-    pub fn start(settings: DomainSettings) -> io::Result<(Self, mpsc::UnboundedReceiver<InstanceFault>)> {
+    pub fn start(
+        settings: DomainSettings,
+    ) -> io::Result<(Self, mpsc::UnboundedReceiver<InstanceFault>)> {
         Self::start_with(settings, &SharedStats::default())
     }
 
@@ -146,19 +160,28 @@ impl DomainHandle {
     }
 
     /// Replaces all declared edges, each with its terms.
-    pub fn declare_edges_with(&self, edges: impl IntoIterator<Item = ((FunctionId, FunctionId), EdgeTerms)>) {
+    pub fn declare_edges_with(
+        &self,
+        edges: impl IntoIterator<Item = ((FunctionId, FunctionId), EdgeTerms)>,
+    ) {
         self.send_command(DomainCommand::Declare(edges.into_iter().collect()));
     }
 
     /// Admits an instance. Its endpoints announce when they are ready.
     pub fn admit_instance(&self, instance: InstanceId, function: FunctionId, door: EndpointSocket) {
-        self.send_command(DomainCommand::Admit(EndpointOwner::Instance(instance, function), door));
+        self.send_command(DomainCommand::Admit(
+            EndpointOwner::Instance(instance, function),
+            door,
+        ));
     }
 
     /// Creates a connected socket for a gateway thread, which may call every function of the domain.
     pub fn gateway_socket(&self) -> io::Result<OwnedFd> {
         let (ours, theirs) = packet::socket_pair()?;
-        self.send_command(DomainCommand::Admit(EndpointOwner::Gateway, EndpointSocket::Connected(ours)));
+        self.send_command(DomainCommand::Admit(
+            EndpointOwner::Gateway,
+            EndpointSocket::Connected(ours),
+        ));
         Ok(theirs)
     }
 

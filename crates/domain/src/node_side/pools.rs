@@ -34,10 +34,13 @@ pub(super) struct EndpointPools {
 impl DomainPools {
     pub(super) fn new(settings: &DomainSettings) -> io::Result<Self> {
         if settings.isolation != DomainIsolation::Strict {
-            return Ok(Self::Shared(Arc::new(SlotPool::create(&settings.classes, settings.pages)?)));
+            return Ok(Self::Shared(Arc::new(SlotPool::create(
+                &settings.classes,
+                settings.pages,
+            )?)));
         }
-        let geometry =
-            PoolGeometry::new(&settings.classes).map_err(|fault| io::Error::new(io::ErrorKind::InvalidInput, fault))?;
+        let geometry = PoolGeometry::new(&settings.classes)
+            .map_err(|fault| io::Error::new(io::ErrorKind::InvalidInput, fault))?;
         let sizes = settings.classes.clone();
         Ok(Self::PerEndpoint(Arc::new(EndpointPools {
             classes: sizes,
@@ -58,7 +61,14 @@ impl DomainPools {
     pub(super) fn for_new_endpoint(&self) -> io::Result<(Option<OwnedFd>, Vec<[u32; 2]>)> {
         match self {
             Self::Shared(pool) => Ok((Some(pool.as_fd().try_clone_to_owned()?), Vec::new())),
-            Self::PerEndpoint(given) => Ok((None, given.classes.iter().map(|size| [size.size, size.count]).collect())),
+            Self::PerEndpoint(given) => Ok((
+                None,
+                given
+                    .classes
+                    .iter()
+                    .map(|size| [size.size, size.count])
+                    .collect(),
+            )),
         }
     }
 
@@ -69,16 +79,22 @@ impl DomainPools {
         own: OwnPoolMessage,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), String> {
-        let Self::PerEndpoint(given) = self else { return Err("a pool of its own in a shared domain".into()) };
+        let Self::PerEndpoint(given) = self else {
+            return Err("a pool of its own in a shared domain".into());
+        };
         let mut descriptors = descriptors.into_iter();
         let (Some(pool), None) = (descriptors.next(), descriptors.next()) else {
             return Err("its pool did not come in one descriptor".into());
         };
         if own.bytes != given.region_bytes {
-            return Err(format!("its pool has {} bytes, not {}", own.bytes, given.region_bytes));
+            return Err(format!(
+                "its pool has {} bytes, not {}",
+                own.bytes, given.region_bytes
+            ));
         }
         let bytes = usize::try_from(given.region_bytes).map_err(|error| error.to_string())?;
-        region::check_read_only(&pool, bytes).map_err(|error| format!("its pool is refused: {error}"))?;
+        region::check_read_only(&pool, bytes)
+            .map_err(|error| format!("its pool is refused: {error}"))?;
         match given.lock_pools().insert(endpoint, pool) {
             None => Ok(()),
             Some(_) => Err("a second pool".into()),
@@ -89,7 +105,11 @@ impl DomainPools {
     pub(super) fn pool_for_peer(&self, endpoint: EndpointId) -> io::Result<Option<OwnedFd>> {
         match self {
             Self::Shared(_) => Ok(None),
-            Self::PerEndpoint(given) => given.lock_pools().get(&endpoint).map(OwnedFd::try_clone).transpose(),
+            Self::PerEndpoint(given) => given
+                .lock_pools()
+                .get(&endpoint)
+                .map(OwnedFd::try_clone)
+                .transpose(),
         }
     }
 
@@ -112,7 +132,9 @@ impl DomainPools {
                 usage.slots += held.slots;
                 usage.bytes += held.bytes;
             }),
-            Self::PerEndpoint(given) => usage.bytes += given.lock_pools().values().map(backed_or_zero).sum::<u64>(),
+            Self::PerEndpoint(given) => {
+                usage.bytes += given.lock_pools().values().map(backed_or_zero).sum::<u64>()
+            }
         }
     }
 }
@@ -120,12 +142,18 @@ impl DomainPools {
 impl EndpointPools {
     /// Returns the bytes of all slots of one endpoint's pool.
     pub(super) fn slot_bytes(&self) -> u64 {
-        self.classes.iter().map(|size| u64::from(size.size) * u64::from(size.count)).sum()
+        self.classes
+            .iter()
+            .map(|size| u64::from(size.size) * u64::from(size.count))
+            .sum()
     }
 
     /// Returns the memory behind each endpoint's pool.
     pub(super) fn backed_bytes(&self) -> Vec<(EndpointId, u64)> {
-        self.lock_pools().iter().map(|(&endpoint, pool)| (endpoint, backed_or_zero(pool))).collect()
+        self.lock_pools()
+            .iter()
+            .map(|(&endpoint, pool)| (endpoint, backed_or_zero(pool)))
+            .collect()
     }
 
     fn lock_pools(&self) -> MutexGuard<'_, BTreeMap<EndpointId, OwnedFd>> {

@@ -89,9 +89,16 @@ pub struct DomainMembership {
 impl SharedStats {
     /// Returns the counters of all edges. `now` is [`clock::monotonic_now`]: long-closed edges are forgotten.
     pub fn edge_counters(&self, now: MonotonicNanos) -> Vec<EdgeCounters> {
-        let StatsState { runs: volumes, past_edges: past, .. } = &mut *self.lock_state();
+        let StatsState {
+            runs: volumes,
+            past_edges: past,
+            ..
+        } = &mut *self.lock_state();
         past.merge_open(
-            volumes.values_mut().flat_map(|volume| volume.channels.values_mut()).map(|(line, ..)| line),
+            volumes
+                .values_mut()
+                .flat_map(|volume| volume.channels.values_mut())
+                .map(|(line, ..)| line),
             now,
         )
     }
@@ -99,9 +106,16 @@ impl SharedStats {
     /// Returns the call counts of a function since the first run. They never decrease while the function exists.
     pub fn call_counts(&self, callee: &FunctionId) -> CallCounts {
         let mut book = self.lock_state();
-        let lines = book.runs.values_mut().flat_map(|volume| volume.channels.values_mut()).map(|(line, ..)| line);
-        let theirs = lines.filter(|line| matches!(line.edge_key(), (Some(_), Some(to)) if to == callee));
-        let open = theirs.fold(CallCounts::default(), |all, line| all.saturating_add(line.read_calls()));
+        let lines = book
+            .runs
+            .values_mut()
+            .flat_map(|volume| volume.channels.values_mut())
+            .map(|(line, ..)| line);
+        let theirs =
+            lines.filter(|line| matches!(line.edge_key(), (Some(_), Some(to)) if to == callee));
+        let open = theirs.fold(CallCounts::default(), |all, line| {
+            all.saturating_add(line.read_calls())
+        });
         open.saturating_add(book.past_calls.counts_of(callee))
     }
 
@@ -115,15 +129,25 @@ impl SharedStats {
     /// In a strict domain the kernel reports the memory behind each pool instead.
     pub fn pool_usage(&self) -> Option<PoolUsage> {
         let book = self.lock_state();
-        book.runs.last_key_value().map(|(_, volume)| volume.pool_usage())
+        book.runs
+            .last_key_value()
+            .map(|(_, volume)| volume.pool_usage())
     }
 
     /// Returns the live endpoints and their channels.
     pub fn membership(&self) -> DomainMembership {
         let book = self.lock_state();
-        let Some((_, volume)) = book.runs.last_key_value() else { return DomainMembership::default() };
-        let channels = volume.channels.values().map(|(_, caller, callee)| (*caller, *callee));
-        DomainMembership { endpoints: volume.endpoints.clone(), channels: channels.collect() }
+        let Some((_, volume)) = book.runs.last_key_value() else {
+            return DomainMembership::default();
+        };
+        let channels = volume
+            .channels
+            .values()
+            .map(|(_, caller, callee)| (*caller, *callee));
+        DomainMembership {
+            endpoints: volume.endpoints.clone(),
+            channels: channels.collect(),
+        }
     }
 
     /// Returns true if the statistics are empty, and no writer or other reader exists.
@@ -148,7 +172,10 @@ impl SharedStats {
             channels: BTreeMap::new(),
         };
         book.runs.insert(number, volume);
-        StatsWriter { stats: self.clone(), number }
+        StatsWriter {
+            stats: self.clone(),
+            number,
+        }
     }
 
     fn lock_state(&self) -> MutexGuard<'_, StatsState> {
@@ -166,7 +193,11 @@ impl RunStats {
         }
         for (endpoint, slots, bytes) in self.usage_by_endpoint() {
             all.used_bytes += bytes;
-            match self.endpoints.get(&endpoint).and_then(|who| all.by_function.get_mut(&who.function().cloned())) {
+            match self
+                .endpoints
+                .get(&endpoint)
+                .and_then(|who| all.by_function.get_mut(&who.function().cloned()))
+            {
                 Some(held) => {
                     held.slots += slots;
                     held.bytes += bytes;
@@ -180,14 +211,24 @@ impl RunStats {
     fn empty_usage(&self) -> PoolUsage {
         let (page, size) = match &self.pools {
             DomainPools::Shared(pool) => {
-                let slots = pool.lease_tables().map(|(size, leases)| u64::from(size) * u64::from(leases.slot_count()));
+                let slots = pool
+                    .lease_tables()
+                    .map(|(size, leases)| u64::from(size) * u64::from(leases.slot_count()));
                 (pool.page_size(), slots.sum())
             }
-            DomainPools::PerEndpoint(given) => (4096, given.slot_bytes() * self.endpoints.len() as u64),
+            DomainPools::PerEndpoint(given) => {
+                (4096, given.slot_bytes() * self.endpoints.len() as u64)
+            }
         };
         let shared = matches!(self.pools, DomainPools::Shared(_)); // strict domains never request huge pages
-        let missed_huge = shared && self.requested_pages == PageKind::HugeIfAvailable && page <= 4096;
-        PoolUsage { page_bytes: page, total_bytes: size, lacks_huge_pages: missed_huge, ..PoolUsage::default() }
+        let missed_huge =
+            shared && self.requested_pages == PageKind::HugeIfAvailable && page <= 4096;
+        PoolUsage {
+            page_bytes: page,
+            total_bytes: size,
+            lacks_huge_pages: missed_huge,
+            ..PoolUsage::default()
+        }
     }
 
     /// Returns slots and bytes by endpoint. In a strict domain the slots are private; the bytes are all memory ever used.
@@ -195,11 +236,14 @@ impl RunStats {
         match &self.pools {
             DomainPools::Shared(pool) => {
                 let all = reclaim::slot_usage(pool).into_iter();
-                all.map(|(endpoint, usage)| (endpoint, u64::from(usage.slots), usage.bytes)).collect()
+                all.map(|(endpoint, usage)| (endpoint, u64::from(usage.slots), usage.bytes))
+                    .collect()
             }
-            DomainPools::PerEndpoint(given) => {
-                given.backed_bytes().into_iter().map(|(endpoint, bytes)| (endpoint, 0, bytes)).collect()
-            }
+            DomainPools::PerEndpoint(given) => given
+                .backed_bytes()
+                .into_iter()
+                .map(|(endpoint, bytes)| (endpoint, 0, bytes))
+                .collect(),
         }
     }
 }
@@ -229,14 +273,22 @@ impl StatsWriter {
         callee: EndpointId,
     ) {
         self.update_run(|volume| {
-            drop(volume.channels.insert(number, (EdgeChannel::new(edge, channel), caller, callee)))
+            drop(
+                volume
+                    .channels
+                    .insert(number, (EdgeChannel::new(edge, channel), caller, callee)),
+            )
         });
     }
 
     pub(super) fn remove_channel(&self, number: u32) {
         let mut book = self.stats.lock_state();
-        let line = book.runs.get_mut(&self.number).and_then(|volume| volume.channels.remove(&number));
-        line.into_iter().for_each(|(line, ..)| book.add_closed(line));
+        let line = book
+            .runs
+            .get_mut(&self.number)
+            .and_then(|volume| volume.channels.remove(&number));
+        line.into_iter()
+            .for_each(|(line, ..)| book.add_closed(line));
     }
 
     pub(super) fn edge_counters(&self) -> Vec<EdgeCounters> {

@@ -34,7 +34,12 @@ pub struct SettledCall {
 
 impl<T> PeerTable<T> {
     /// Opens a call on a channel. `deadline` 0: none.
-    pub fn open_call(&mut self, channel: ChannelNumber, now: MonotonicNanos, deadline: MonotonicNanos) -> CallNumber {
+    pub fn open_call(
+        &mut self,
+        channel: ChannelNumber,
+        now: MonotonicNanos,
+        deadline: MonotonicNanos,
+    ) -> CallNumber {
         self.last_generation = self.last_generation.wrapping_add(1);
         let open = OpenCall {
             generation: self.last_generation,
@@ -71,12 +76,14 @@ impl<T> PeerTable<T> {
 
     /// Returns true if the peer owes a response to this call on this channel.
     pub fn is_response_owed(&self, call: CallNumber, channel: ChannelNumber) -> bool {
-        self.find_call(call).is_some_and(|open| open.owed && open.channel == channel)
+        self.find_call(call)
+            .is_some_and(|open| open.owed && open.channel == channel)
     }
 
     /// Returns true if a waiter waits for the outcome.
     pub fn is_awaited(&self, call: CallNumber) -> bool {
-        self.find_call(call).is_some_and(|open| matches!(open.waiter, CallWaiter::Waiting(_)))
+        self.find_call(call)
+            .is_some_and(|open| matches!(open.waiter, CallWaiter::Waiting(_)))
     }
 
     /// Settles a call with its outcome. None when no response was owed.
@@ -87,7 +94,11 @@ impl<T> PeerTable<T> {
     fn settle_with_outcome(&mut self, call: CallNumber, outcome: Option<T>) -> Option<SettledCall> {
         let open = self.find_call_mut(call).filter(|open| open.owed)?;
         open.owed = false;
-        let (channel, began, wanted) = (open.channel, open.started_at, matches!(open.waiter, CallWaiter::Waiting(_)));
+        let (channel, began, wanted) = (
+            open.channel,
+            open.started_at,
+            matches!(open.waiter, CallWaiter::Waiting(_)),
+        );
         if let Some(peer) = self.peers.get_mut(&channel) {
             peer.in_flight = peer.in_flight.saturating_sub(1);
         }
@@ -95,12 +106,18 @@ impl<T> PeerTable<T> {
             Some(outcome) if wanted => self.deliver_outcome(call, outcome),
             _ => self.remove_if_done(call),
         }
-        Some(SettledCall { started_at: began, wanted })
+        Some(SettledCall {
+            started_at: began,
+            wanted,
+        })
     }
 
     /// Delivers an outcome before the response, at the deadline. Returns the channel if there was a waiter.
     pub fn expire_call(&mut self, call: CallNumber, outcome: T) -> Option<ChannelNumber> {
-        let channel = self.find_call(call).filter(|open| matches!(open.waiter, CallWaiter::Waiting(_)))?.channel;
+        let channel = self
+            .find_call(call)
+            .filter(|open| matches!(open.waiter, CallWaiter::Waiting(_)))?
+            .channel;
         self.deliver_outcome(call, outcome);
         Some(channel)
     }
@@ -112,7 +129,8 @@ impl<T> PeerTable<T> {
 
     fn deliver_outcome(&mut self, call: CallNumber, outcome: T) {
         if let Some(open) = self.find_call_mut(call)
-            && let CallWaiter::Waiting(Some(waker)) = std::mem::replace(&mut open.waiter, CallWaiter::Outcome(outcome))
+            && let CallWaiter::Waiting(Some(waker)) =
+                std::mem::replace(&mut open.waiter, CallWaiter::Outcome(outcome))
         {
             waker.wake();
         }
@@ -120,20 +138,29 @@ impl<T> PeerTable<T> {
 
     /// Returns the outcome if it is there; otherwise stores `waker`.
     pub fn poll_outcome(&mut self, call: CallNumber, waker: Option<&Waker>) -> Poll<Option<T>> {
-        let Some(open) = self.find_call_mut(call) else { return Poll::Ready(None) };
+        let Some(open) = self.find_call_mut(call) else {
+            return Poll::Ready(None);
+        };
         if let CallWaiter::Waiting(waits) = &mut open.waiter {
             *waits = waker.cloned();
             return Poll::Pending;
         }
         let waiter = std::mem::replace(&mut open.waiter, CallWaiter::Abandoned);
         self.remove_if_done(call);
-        Poll::Ready(if let CallWaiter::Outcome(outcome) = waiter { Some(outcome) } else { None })
+        Poll::Ready(if let CallWaiter::Outcome(outcome) = waiter {
+            Some(outcome)
+        } else {
+            None
+        })
     }
 
     /// Removes the waiter. Returns the channel if the peer must be told to cancel.
     pub fn abandon_call(&mut self, call: CallNumber) -> Option<ChannelNumber> {
         let open = self.find_call_mut(call)?;
-        let waited = matches!(std::mem::replace(&mut open.waiter, CallWaiter::Abandoned), CallWaiter::Waiting(_));
+        let waited = matches!(
+            std::mem::replace(&mut open.waiter, CallWaiter::Abandoned),
+            CallWaiter::Waiting(_)
+        );
         let tell = (open.owed && waited).then_some(open.channel);
         self.remove_if_done(call);
         tell
@@ -176,15 +203,22 @@ impl<T> PeerTable<T> {
     }
 
     fn find_call(&self, call: CallNumber) -> Option<&OpenCall<T>> {
-        self.calls.get(slab_index(call)).filter(|open| open.generation == call_generation(call))
+        self.calls
+            .get(slab_index(call))
+            .filter(|open| open.generation == call_generation(call))
     }
 
     fn find_call_mut(&mut self, call: CallNumber) -> Option<&mut OpenCall<T>> {
-        self.calls.get_mut(slab_index(call)).filter(|open| open.generation == call_generation(call))
+        self.calls
+            .get_mut(slab_index(call))
+            .filter(|open| open.generation == call_generation(call))
     }
 
     fn remove_if_done(&mut self, call: CallNumber) {
-        if self.find_call(call).is_some_and(|open| !open.owed && matches!(open.waiter, CallWaiter::Abandoned)) {
+        if self
+            .find_call(call)
+            .is_some_and(|open| !open.owed && matches!(open.waiter, CallWaiter::Abandoned))
+        {
             self.calls.remove(slab_index(call));
         }
     }

@@ -107,10 +107,17 @@ impl<T> PeerTable<T> {
         instance: InstanceId,
         terms: &EdgeTerms,
     ) {
-        let aliases = if terms.events_only { Vec::new() } else { terms.aliases.clone() };
+        let aliases = if terms.events_only {
+            Vec::new()
+        } else {
+            terms.aliases.clone()
+        };
         if !terms.events_only {
             for name in aliases.iter().chain([&function]) {
-                self.functions.entry(name.clone()).or_default().push(channel);
+                self.functions
+                    .entry(name.clone())
+                    .or_default()
+                    .push(channel);
                 self.failures.remove(name);
             }
             self.instances.entry(instance).or_default().push(channel);
@@ -120,13 +127,25 @@ impl<T> PeerTable<T> {
             subscriber.filters.clone_from(&terms.topics); // the newest instance has the current filters
             subscriber.channels.push(channel);
         }
-        self.peers.insert(channel, PeerEntry { function, aliases, instance, in_flight: 0 });
+        self.peers.insert(
+            channel,
+            PeerEntry {
+                function,
+                aliases,
+                instance,
+                in_flight: 0,
+            },
+        );
     }
 
     /// Returns the functions that subscribe to a topic.
     pub fn subscribers(&self, topic: &str) -> Vec<FunctionId> {
-        let wants =
-            |subscriber: &EventSubscriber| subscriber.filters.iter().any(|filter| topic::matches(filter, topic));
+        let wants = |subscriber: &EventSubscriber| {
+            subscriber
+                .filters
+                .iter()
+                .any(|filter| topic::filter_matches(filter, topic))
+        };
         self.subscribers
             .iter()
             .filter(|(_, subscriber)| wants(subscriber))
@@ -136,7 +155,9 @@ impl<T> PeerTable<T> {
 
     /// Stops new calls to a peer; open calls continue.
     pub fn retire_peer(&mut self, channel: ChannelNumber) {
-        let Some(peer) = self.peers.get(&channel) else { return };
+        let Some(peer) = self.peers.get(&channel) else {
+            return;
+        };
         for name in peer.aliases.iter().chain([&peer.function]) {
             remove_channel(&mut self.functions, name, channel);
         }
@@ -152,8 +173,12 @@ impl<T> PeerTable<T> {
     /// Retires a dead peer and returns its open calls. Settle each with [`PeerTable::settle_call`].
     pub fn retire_dead(&mut self, channel: ChannelNumber) -> Vec<CallNumber> {
         self.retire_peer(channel);
-        let open = self.calls.iter().filter(|(_, open)| open.channel == channel && open.owed);
-        open.map(|(index, open)| call_number(index, open.generation)).collect()
+        let open = self
+            .calls
+            .iter()
+            .filter(|(_, open)| open.channel == channel && open.owed);
+        open.map(|(index, open)| call_number(index, open.generation))
+            .collect()
     }
 
     /// Removes a dead or drained peer.
@@ -202,24 +227,45 @@ impl<T> PeerTable<T> {
         let candidates = match to {
             CallDestination::Function(function) => self.functions.get(function),
             CallDestination::Instance(instance) => self.instances.get(&instance),
-            CallDestination::Subscriber(function) => {
-                self.subscribers.get(function).map(|subscriber| &subscriber.channels)
-            }
+            CallDestination::Subscriber(function) => self
+                .subscribers
+                .get(function)
+                .map(|subscriber| &subscriber.channels),
         };
-        let candidates = candidates.filter(|list| !list.is_empty()).ok_or_else(|| match to {
-            CallDestination::Function(function) => {
-                self.failures.get(function).map_or(NoPeer::Unknown, |lack| NoPeer::NoChannel(*lack))
-            }
-            _ => NoPeer::Unknown,
-        })?;
+        let candidates = candidates
+            .filter(|list| !list.is_empty())
+            .ok_or_else(|| match to {
+                CallDestination::Function(function) => self
+                    .failures
+                    .get(function)
+                    .map_or(NoPeer::Unknown, |lack| NoPeer::NoChannel(*lack)),
+                _ => NoPeer::Unknown,
+            })?;
         let count = candidates.len();
         let first = rng[0] % count;
-        let second = if count > 1 { (first + 1 + rng[1] % (count - 1)) % count } else { first };
-        let load = |at: usize| self.peers.get(&candidates[at]).map_or(u32::MAX, |peer| peer.in_flight);
-        let (better, other) = if load(second) < load(first) { (second, first) } else { (first, second) };
-        let rest = (0..count).map(|step| (first + step) % count).filter(|&at| at != first && at != second);
+        let second = if count > 1 {
+            (first + 1 + rng[1] % (count - 1)) % count
+        } else {
+            first
+        };
+        let load = |at: usize| {
+            self.peers
+                .get(&candidates[at])
+                .map_or(u32::MAX, |peer| peer.in_flight)
+        };
+        let (better, other) = if load(second) < load(first) {
+            (second, first)
+        } else {
+            (first, second)
+        };
+        let rest = (0..count)
+            .map(|step| (first + step) % count)
+            .filter(|&at| at != first && at != second);
         let mut order = [better, other].into_iter().chain(rest);
-        order.find(|&at| credit(candidates[at])).map(|at| candidates[at]).ok_or(NoPeer::Busy)
+        order
+            .find(|&at| credit(candidates[at]))
+            .map(|at| candidates[at])
+            .ok_or(NoPeer::Busy)
     }
 
     fn next_random(&mut self) -> usize {

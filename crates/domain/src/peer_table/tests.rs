@@ -133,10 +133,17 @@ fn load_is_spread_over_the_channels() {
     let id = function_id(0);
     (0..4).for_each(|c| book.add_peer(c, id.clone(), InstanceId(u64::from(c))));
     for _ in 0..400 {
-        let channel = book.choose_channel(CallDestination::Function(&id), |_| true).unwrap();
+        let channel = book
+            .choose_channel(CallDestination::Function(&id), |_| true)
+            .unwrap();
         book.open_call(channel, 0, 0);
     }
-    assert!((0..4).all(|c| (80..120).contains(&book.in_flight(c))), "two choices keep all near 100");
+    assert!(
+        (0..4).all(|c| (80..120).contains(&book.in_flight(c))),
+        "two choices keep all near 100"
+    );
     book.retire_peer(2);
-    assert!((0..50).all(|_| book.choose_channel(CallDestination::Function(&id), |_| true) != Ok(2)));
+    assert!(
+        (0..50).all(|_| book.choose_channel(CallDestination::Function(&id), |_| true) != Ok(2))
+    );
 }

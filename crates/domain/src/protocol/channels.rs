@@ -92,7 +92,10 @@ pub enum ChannelError {
 impl ChannelError {
     /// Derives the resource from the error of a failed creation.
     pub fn from_io_error(error: &std::io::Error) -> Self {
-        match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        match error
+            .raw_os_error()
+            .map(rustix::io::Errno::from_raw_os_error)
+        {
             Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => Self::Descriptors,
             Some(rustix::io::Errno::NOMEM | rustix::io::Errno::NOSPC) => Self::Memory,
             _ => Self::Other,
@@ -103,7 +106,9 @@ impl ChannelError {
 impl std::fmt::Display for ChannelError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Descriptors => "the node has no file descriptor left: raise its limit (LimitNOFILE, ulimit -n)",
+            Self::Descriptors => {
+                "the node has no file descriptor left: raise its limit (LimitNOFILE, ulimit -n)"
+            }
             Self::Memory => "the node has no memory left for it",
             Self::Other => "the node's log says why",
         })

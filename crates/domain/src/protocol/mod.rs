@@ -10,7 +10,9 @@ mod types;
 
 use serde::{Deserialize, Serialize};
 
-pub use channels::{ChannelBroken, ChannelDrained, ChannelError, ChannelFailed, ChannelGone, EdgeTerms, PeerMessage};
+pub use channels::{
+    ChannelBroken, ChannelDrained, ChannelError, ChannelFailed, ChannelGone, EdgeTerms, PeerMessage,
+};
 pub use handshake::{HelloMessage, OwnPoolMessage, RefusedMessage, WelcomeMessage};
 pub use types::{ChannelEnding, ChannelRole, DeliveryMode, DomainIsolation, WakeupMode};
 
@@ -63,7 +65,7 @@ pub enum DispatchMessageError {
 }
 
 impl EndpointMessage {
-    /// Parses a packet; `None` for a message that this version does not know.
+    /// Parses a packet; `NoConnection` for a message that this version does not know.
     pub fn parse_packet(packet: &[u8]) -> Result<Option<Self>, DispatchMessageError> {
         #[derive(Deserialize)]
         struct KnownMembers {
@@ -73,7 +75,13 @@ impl EndpointMessage {
             drained: Option<ChannelDrained>,
             broken: Option<ChannelBroken>,
         }
-        let KnownMembers { hello, ready, pool, drained, broken } = serde_json::from_slice(packet)?;
+        let KnownMembers {
+            hello,
+            ready,
+            pool,
+            drained,
+            broken,
+        } = serde_json::from_slice(packet)?;
         at_most_one([
             hello.map(Self::Hello),
             ready.map(|_| Self::Ready {}),
@@ -85,7 +93,7 @@ impl EndpointMessage {
 }
 
 impl NodeMessage {
-    /// Parses a packet; `None` for a message that this version does not know.
+    /// Parses a packet; `NoConnection` for a message that this version does not know.
     pub fn parse_packet(packet: &[u8]) -> Result<Option<Self>, DispatchMessageError> {
         #[derive(Deserialize)]
         struct KnownMembers {
@@ -95,7 +103,13 @@ impl NodeMessage {
             gone: Option<ChannelGone>,
             failed: Option<ChannelFailed>,
         }
-        let KnownMembers { welcome, refused, peer, gone, failed } = serde_json::from_slice(packet)?;
+        let KnownMembers {
+            welcome,
+            refused,
+            peer,
+            gone,
+            failed,
+        } = serde_json::from_slice(packet)?;
         at_most_one([
             welcome.map(Self::Welcome),
             refused.map(Self::Refused),
@@ -106,8 +120,14 @@ impl NodeMessage {
     }
 }
 
-fn at_most_one<T, const N: usize>(found: [Option<T>; N]) -> Result<Option<T>, DispatchMessageError> {
+fn at_most_one<T, const N: usize>(
+    found: [Option<T>; N],
+) -> Result<Option<T>, DispatchMessageError> {
     let mut found = found.into_iter().flatten();
     let first = found.next();
-    if found.next().is_some() { Err(DispatchMessageError::Several) } else { Ok(first) }
+    if found.next().is_some() {
+        Err(DispatchMessageError::Several)
+    } else {
+        Ok(first)
+    }
 }

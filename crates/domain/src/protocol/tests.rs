@@ -10,7 +10,11 @@ fn any_function() -> impl Strategy<Value = Option<FunctionId>> {
 }
 
 fn any_mode() -> impl Strategy<Value = DeliveryMode> {
-    prop_oneof![Just(DeliveryMode::Ring), Just(DeliveryMode::Sockmap), Just(DeliveryMode::Poll)]
+    prop_oneof![
+        Just(DeliveryMode::Ring),
+        Just(DeliveryMode::Sockmap),
+        Just(DeliveryMode::Poll)
+    ]
 }
 
 fn any_isolation() -> impl Strategy<Value = DomainIsolation> {
@@ -22,7 +26,8 @@ fn any_classes() -> impl Strategy<Value = Vec<[u32; 2]>> {
 }
 
 fn any_terms() -> impl Strategy<Value = EdgeTerms> {
-    let aliases = proptest::collection::vec(any_function().prop_filter_map("a name", |name| name), 0..3);
+    let aliases =
+        proptest::collection::vec(any_function().prop_filter_map("a name", |name| name), 0..3);
     let topics = proptest::collection::vec("[a-z+/#]{1,20}", 0..3);
     (aliases, topics, any::<bool>()).prop_map(|(aliases, topics, events_only)| EdgeTerms {
         aliases,
@@ -45,7 +50,14 @@ fn any_node_message() -> impl Strategy<Value = NodeMessage> {
             (any_mode(), any_isolation(), any_classes())
         )
             .prop_map(
-                |(domain, endpoint, function, instance, (pool, bound, capacity), (delivery, isolation, classes))| {
+                |(
+                    domain,
+                    endpoint,
+                    function,
+                    instance,
+                    (pool, bound, capacity),
+                    (delivery, isolation, classes),
+                )| {
                     NodeMessage::Welcome(WelcomeMessage {
                         domain,
                         party: endpoint,
@@ -60,29 +72,44 @@ fn any_node_message() -> impl Strategy<Value = NodeMessage> {
                     })
                 }
             ),
-        (any::<(u32, u16, u32, Option<u64>)>(), role, any_function(), instance(), any_terms()).prop_map(
-            |((channel, endpoint, capacity, pool), side, function, instance, terms)| {
-                NodeMessage::Peer(PeerMessage {
-                    channel,
-                    side,
-                    party: endpoint,
-                    function,
-                    instance,
-                    capacity,
-                    pool,
-                    terms,
-                })
-            }
-        ),
-        (any::<u32>(), end()).prop_map(|(channel, state)| NodeMessage::Gone(ChannelGone { channel, state })),
+        (
+            any::<(u32, u16, u32, Option<u64>)>(),
+            role,
+            any_function(),
+            instance(),
+            any_terms()
+        )
+            .prop_map(
+                |((channel, endpoint, capacity, pool), side, function, instance, terms)| {
+                    NodeMessage::Peer(PeerMessage {
+                        channel,
+                        side,
+                        party: endpoint,
+                        function,
+                        instance,
+                        capacity,
+                        pool,
+                        terms,
+                    })
+                }
+            ),
+        (any::<u32>(), end())
+            .prop_map(|(channel, state)| NodeMessage::Gone(ChannelGone { channel, state })),
         ".{0,200}".prop_map(|why| NodeMessage::Refused(RefusedMessage { why })),
-        (any_function().prop_filter_map("a name", |name| name), any_channel_error())
+        (
+            any_function().prop_filter_map("a name", |name| name),
+            any_channel_error()
+        )
             .prop_map(|(function, lacks)| NodeMessage::Failed(ChannelFailed { function, lacks })),
     ]
 }
 
 fn any_channel_error() -> impl Strategy<Value = ChannelError> {
-    prop_oneof![Just(ChannelError::Descriptors), Just(ChannelError::Memory), Just(ChannelError::Other)]
+    prop_oneof![
+        Just(ChannelError::Descriptors),
+        Just(ChannelError::Memory),
+        Just(ChannelError::Other)
+    ]
 }
 
 fn up_to_three<T: Strategy>(one: T) -> impl Strategy<Value = Vec<T::Value>> {
@@ -90,13 +117,31 @@ fn up_to_three<T: Strategy>(one: T) -> impl Strategy<Value = Vec<T::Value>> {
 }
 
 fn any_endpoint_message() -> impl Strategy<Value = EndpointMessage> {
-    let bell = prop_oneof![Just(WakeupMode::Futex), Just(WakeupMode::Eventfd), Just(WakeupMode::None)];
+    let bell = prop_oneof![
+        Just(WakeupMode::Futex),
+        Just(WakeupMode::Eventfd),
+        Just(WakeupMode::None)
+    ];
     prop_oneof![
-        (any::<u32>(), any::<[bool; 2]>(), bell, up_to_three(any_mode()), up_to_three(any_isolation())).prop_map(
-            |(version, [serves, stands_in], bell, delivery, isolation)| {
-                EndpointMessage::Hello(HelloMessage { version, serves, stands_in, bell, delivery, isolation })
-            }
-        ),
+        (
+            any::<u32>(),
+            any::<[bool; 2]>(),
+            bell,
+            up_to_three(any_mode()),
+            up_to_three(any_isolation())
+        )
+            .prop_map(
+                |(version, [serves, stands_in], bell, delivery, isolation)| {
+                    EndpointMessage::Hello(HelloMessage {
+                        version,
+                        serves,
+                        stands_in,
+                        bell,
+                        delivery,
+                        isolation,
+                    })
+                }
+            ),
         Just(EndpointMessage::Ready {}),
         any::<u64>().prop_map(|bytes| EndpointMessage::Pool(OwnPoolMessage { bytes })),
         any::<u32>().prop_map(|channel| EndpointMessage::Drained(ChannelDrained { channel })),
@@ -131,27 +176,65 @@ fn messages_have_the_form_of_the_contract() {
         delivery: vec![],
         isolation: vec![],
     });
-    assert_eq!(EndpointMessage::parse_packet(hello).unwrap(), Some(expected));
+    assert_eq!(
+        EndpointMessage::parse_packet(hello).unwrap(),
+        Some(expected)
+    );
     let hello =
         br#"{"hello":{"version":1,"bell":"none","delivery":["ring","sockmap","pigeon"],"isolation":["strict","x"]}}"#;
-    let delivery = vec![DeliveryMode::Ring, DeliveryMode::Sockmap, DeliveryMode::Unknown];
+    let delivery = vec![
+        DeliveryMode::Ring,
+        DeliveryMode::Sockmap,
+        DeliveryMode::Unknown,
+    ];
     let isolation = vec![DomainIsolation::Strict, DomainIsolation::Unknown];
-    let hello_in_full =
-        HelloMessage { version: 1, serves: false, stands_in: false, bell: WakeupMode::None, delivery, isolation };
+    let hello_in_full = HelloMessage {
+        version: 1,
+        serves: false,
+        stands_in: false,
+        bell: WakeupMode::None,
+        delivery,
+        isolation,
+    };
     let expected = EndpointMessage::Hello(hello_in_full);
-    assert_eq!(EndpointMessage::parse_packet(hello).unwrap(), Some(expected));
-    assert_eq!(EndpointMessage::parse_packet(br#"{"ready":{}}"#).unwrap(), Some(EndpointMessage::Ready {}));
-    assert_eq!(serde_json::to_string(&EndpointMessage::Ready {}).unwrap(), r#"{"ready":{}}"#);
+    assert_eq!(
+        EndpointMessage::parse_packet(hello).unwrap(),
+        Some(expected)
+    );
+    assert_eq!(
+        EndpointMessage::parse_packet(br#"{"ready":{}}"#).unwrap(),
+        Some(EndpointMessage::Ready {})
+    );
+    assert_eq!(
+        serde_json::to_string(&EndpointMessage::Ready {}).unwrap(),
+        r#"{"ready":{}}"#
+    );
     let pool = EndpointMessage::parse_packet(br#"{"pool":{"bytes":4096}}"#).unwrap();
-    assert_eq!(pool, Some(EndpointMessage::Pool(OwnPoolMessage { bytes: 4096 })));
-    let gone = NodeMessage::parse_packet(br#"{"gone":{"channel":12,"state":"withdrawn"}}"#).unwrap();
-    assert_eq!(gone, Some(NodeMessage::Gone(ChannelGone { channel: 12, state: ChannelEnding::Withdrawn })));
+    assert_eq!(
+        pool,
+        Some(EndpointMessage::Pool(OwnPoolMessage { bytes: 4096 }))
+    );
+    let gone =
+        NodeMessage::parse_packet(br#"{"gone":{"channel":12,"state":"withdrawn"}}"#).unwrap();
+    assert_eq!(
+        gone,
+        Some(NodeMessage::Gone(ChannelGone {
+            channel: 12,
+            state: ChannelEnding::Withdrawn
+        }))
+    );
 }
 
 #[test]
 fn unknown_messages_are_ignored() {
-    assert_eq!(NodeMessage::parse_packet(br#"{"weather":{"rain":true}}"#).unwrap(), None);
-    assert!(NodeMessage::parse_packet(br#"{"gone":{"channel":1,"state":"dead"},"refused":{"why":""}}"#).is_err());
+    assert_eq!(
+        NodeMessage::parse_packet(br#"{"weather":{"rain":true}}"#).unwrap(),
+        None
+    );
+    assert!(
+        NodeMessage::parse_packet(br#"{"gone":{"channel":1,"state":"dead"},"refused":{"why":""}}"#)
+            .is_err()
+    );
     assert!(EndpointMessage::parse_packet(b"GET / HTTP/1.1\r\n\r\n").is_err());
     assert!(EndpointMessage::parse_packet(br#"{"drained":{"channel":-1}}"#).is_err());
 }
@@ -164,9 +247,18 @@ fn a_channel_error_is_derived_from_the_errno() {
         (12, ChannelError::Memory),
         (13, ChannelError::Other),
     ] {
-        assert_eq!(ChannelError::from_io_error(&std::io::Error::from_raw_os_error(number)), lack);
+        assert_eq!(
+            ChannelError::from_io_error(&std::io::Error::from_raw_os_error(number)),
+            lack
+        );
     }
     let unknown = br#"{"failed":{"function":"f.openfaas-fn","lacks":"patience"}}"#;
-    let expected = ChannelFailed { function: "f".parse().unwrap(), lacks: ChannelError::Other };
-    assert_eq!(NodeMessage::parse_packet(unknown).unwrap(), Some(NodeMessage::Failed(expected)));
+    let expected = ChannelFailed {
+        function: "f".parse().unwrap(),
+        lacks: ChannelError::Other,
+    };
+    assert_eq!(
+        NodeMessage::parse_packet(unknown).unwrap(),
+        Some(NodeMessage::Failed(expected))
+    );
 }

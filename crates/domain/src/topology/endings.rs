@@ -7,15 +7,25 @@ use crate::clock::MonotonicNanos;
 use crate::protocol::ChannelEnding;
 
 use super::{
-    ChannelEntry, ChannelNumber, ChannelPhase, CloseCause, DRAIN_TIMEOUT, DomainTopology, TopologyAction,
-    UnexpectedReport,
+    ChannelEntry, ChannelNumber, ChannelPhase, CloseCause, DRAIN_TIMEOUT, DomainTopology,
+    TopologyAction, UnexpectedReport,
 };
 
 impl DomainTopology {
     pub(super) fn withdraw_unwanted(&mut self) -> Vec<TopologyAction> {
-        let stale = |line: &ChannelEntry| line.phase == ChannelPhase::Open && !self.is_wanted(line.caller, line.callee);
-        let stale: Vec<ChannelNumber> = self.channels.iter().filter(|(_, line)| stale(line)).map(|(&c, _)| c).collect();
-        stale.into_iter().flat_map(|channel| self.withdraw_channel(channel)).collect()
+        let stale = |line: &ChannelEntry| {
+            line.phase == ChannelPhase::Open && !self.is_wanted(line.caller, line.callee)
+        };
+        let stale: Vec<ChannelNumber> = self
+            .channels
+            .iter()
+            .filter(|(_, line)| stale(line))
+            .map(|(&c, _)| c)
+            .collect();
+        stale
+            .into_iter()
+            .flat_map(|channel| self.withdraw_channel(channel))
+            .collect()
     }
 
     /// Stops new calls to an instance. [`TopologyAction::Quiet`] follows when its open calls have ended.
@@ -23,36 +33,62 @@ impl DomainTopology {
         if !self.withdrawn.insert(instance) {
             return Vec::new();
         }
-        let lines = self
-            .channels
-            .iter()
-            .filter(|(_, line)| line.phase == ChannelPhase::Open && self.belongs_to(line.callee, instance));
+        let lines = self.channels.iter().filter(|(_, line)| {
+            line.phase == ChannelPhase::Open && self.belongs_to(line.callee, instance)
+        });
         let lines: Vec<ChannelNumber> = lines.map(|(&channel, _)| channel).collect();
-        let mut actions: Vec<TopologyAction> =
-            lines.into_iter().flat_map(|channel| self.withdraw_channel(channel)).collect();
+        let mut actions: Vec<TopologyAction> = lines
+            .into_iter()
+            .flat_map(|channel| self.withdraw_channel(channel))
+            .collect();
         actions.extend(self.quiet_instance(instance));
         actions
     }
 
     fn withdraw_channel(&mut self, channel: ChannelNumber) -> Vec<TopologyAction> {
-        let Some(line) = self.channels.get_mut(&channel) else { return Vec::new() };
+        let Some(line) = self.channels.get_mut(&channel) else {
+            return Vec::new();
+        };
         line.phase = ChannelPhase::Finishing;
-        let tell = TopologyAction::Notify { endpoint: line.caller, channel, state: ChannelEnding::Withdrawn };
-        vec![TopologyAction::Close { channel, cause: CloseCause::Withdrawn }, tell]
+        let tell = TopologyAction::Notify {
+            endpoint: line.caller,
+            channel,
+            state: ChannelEnding::Withdrawn,
+        };
+        vec![
+            TopologyAction::Close {
+                channel,
+                cause: CloseCause::Withdrawn,
+            },
+            tell,
+        ]
     }
 
     /// Removes an endpoint that left or died.
-    pub fn remove_endpoint(&mut self, endpoint: EndpointId, now: MonotonicNanos) -> Vec<TopologyAction> {
-        let Some(member) = self.endpoints.remove(&endpoint) else { return Vec::new() };
+    pub fn remove_endpoint(
+        &mut self,
+        endpoint: EndpointId,
+        now: MonotonicNanos,
+    ) -> Vec<TopologyAction> {
+        let Some(member) = self.endpoints.remove(&endpoint) else {
+            return Vec::new();
+        };
         self.resting_ids.insert(endpoint);
-        self.backoffs.retain(|&(caller, callee), _| caller != endpoint && callee != endpoint);
+        self.backoffs
+            .retain(|&(caller, callee), _| caller != endpoint && callee != endpoint);
         let (mut actions, lines) = (Vec::new(), self.channels_of(endpoint));
-        let called: Vec<EndpointId> =
-            lines.iter().filter_map(|channel| Some(self.channels.get(channel)?.callee)).collect();
+        let called: Vec<EndpointId> = lines
+            .iter()
+            .filter_map(|channel| Some(self.channels.get(channel)?.callee))
+            .collect();
         for channel in lines {
             actions.extend(self.orphan_channel(channel, endpoint, now));
         }
-        actions.extend(called.into_iter().filter_map(|callee| self.quiet_endpoint(callee))); // they waited for its calls
+        actions.extend(
+            called
+                .into_iter()
+                .filter_map(|callee| self.quiet_endpoint(callee)),
+        ); // they waited for its calls
         actions.push(TopologyAction::Sweep);
         if let Some(instance) = member.owner.instance() {
             actions.extend(self.open_missing()); // a standby endpoint of the instance may take over
@@ -62,9 +98,20 @@ impl DomainTopology {
     }
 
     /// Handles the loss of one side of a channel: the other side is told to drain.
-    fn orphan_channel(&mut self, channel: ChannelNumber, gone: EndpointId, now: MonotonicNanos) -> Vec<TopologyAction> {
-        let Some(line) = self.channels.get_mut(&channel) else { return Vec::new() };
-        let holder = if line.caller == gone { line.callee } else { line.caller };
+    fn orphan_channel(
+        &mut self,
+        channel: ChannelNumber,
+        gone: EndpointId,
+        now: MonotonicNanos,
+    ) -> Vec<TopologyAction> {
+        let Some(line) = self.channels.get_mut(&channel) else {
+            return Vec::new();
+        };
+        let holder = if line.caller == gone {
+            line.callee
+        } else {
+            line.caller
+        };
         let alive = self.endpoints.contains_key(&holder);
         let waits = match line.phase {
             ChannelPhase::Ending { holder: last, .. } => last != gone && alive,
@@ -77,11 +124,26 @@ impl DomainTopology {
         if matches!(line.phase, ChannelPhase::Ending { .. }) {
             return Vec::new(); // the other side was told before
         }
-        let how = if line.caller == gone { CloseCause::Caller } else { CloseCause::Callee };
-        line.phase = ChannelPhase::Ending { holder, until: now + DRAIN_TIMEOUT, overdue: false };
+        let how = if line.caller == gone {
+            CloseCause::Caller
+        } else {
+            CloseCause::Callee
+        };
+        line.phase = ChannelPhase::Ending {
+            holder,
+            until: now + DRAIN_TIMEOUT,
+            overdue: false,
+        };
         vec![
-            TopologyAction::Close { channel, cause: how },
-            TopologyAction::Notify { endpoint: holder, channel, state: ChannelEnding::Dead },
+            TopologyAction::Close {
+                channel,
+                cause: how,
+            },
+            TopologyAction::Notify {
+                endpoint: holder,
+                channel,
+                state: ChannelEnding::Dead,
+            },
         ]
     }
 
@@ -93,11 +155,17 @@ impl DomainTopology {
         channel: ChannelNumber,
         now: MonotonicNanos,
     ) -> Result<Vec<TopologyAction>, UnexpectedReport> {
-        let Some(line) = self.channels.get(&channel) else { return Ok(Vec::new()) };
+        let Some(line) = self.channels.get(&channel) else {
+            return Ok(Vec::new());
+        };
         if line.caller != endpoint && line.callee != endpoint {
             return Err(UnexpectedReport);
         }
-        let other = if line.caller == endpoint { line.callee } else { line.caller };
+        let other = if line.caller == endpoint {
+            line.callee
+        } else {
+            line.caller
+        };
         Ok(self.break_channel(channel, Some(other), now))
     }
 
@@ -117,18 +185,36 @@ impl DomainTopology {
         holder: Option<EndpointId>,
         now: MonotonicNanos,
     ) -> Vec<TopologyAction> {
-        let Some(line) = self.channels.get_mut(&channel).filter(|line| line.phase == ChannelPhase::Open) else {
+        let Some(line) = self
+            .channels
+            .get_mut(&channel)
+            .filter(|line| line.phase == ChannelPhase::Open)
+        else {
             return Vec::new();
         };
-        self.backoffs.entry((line.caller, line.callee)).or_default().record_failure(now);
+        self.backoffs
+            .entry((line.caller, line.callee))
+            .or_default()
+            .record_failure(now);
         let Some(holder) = holder else {
             self.channels.remove(&channel);
             return vec![TopologyAction::Forget { channel }];
         };
-        line.phase = ChannelPhase::Ending { holder, until: now + DRAIN_TIMEOUT, overdue: false };
+        line.phase = ChannelPhase::Ending {
+            holder,
+            until: now + DRAIN_TIMEOUT,
+            overdue: false,
+        };
         let mut actions = vec![
-            TopologyAction::Close { channel, cause: CloseCause::Broken },
-            TopologyAction::Notify { endpoint: holder, channel, state: ChannelEnding::Dead },
+            TopologyAction::Close {
+                channel,
+                cause: CloseCause::Broken,
+            },
+            TopologyAction::Notify {
+                endpoint: holder,
+                channel,
+                state: ChannelEnding::Dead,
+            },
         ];
         if let Some(callee) = self.channels.get(&channel).map(|line| line.callee) {
             actions.extend(self.quiet_endpoint(callee));
@@ -143,14 +229,27 @@ impl DomainTopology {
         channel: ChannelNumber,
         now: MonotonicNanos,
     ) -> Result<Vec<TopologyAction>, UnexpectedReport> {
-        let Some(line) = self.channels.get_mut(&channel) else { return Err(UnexpectedReport) };
+        let Some(line) = self.channels.get_mut(&channel) else {
+            return Err(UnexpectedReport);
+        };
         match line.phase {
             ChannelPhase::Finishing if line.caller == endpoint => {
                 let callee = line.callee;
-                line.phase = ChannelPhase::Ending { holder: callee, until: now + DRAIN_TIMEOUT, overdue: false };
+                line.phase = ChannelPhase::Ending {
+                    holder: callee,
+                    until: now + DRAIN_TIMEOUT,
+                    overdue: false,
+                };
                 let mut actions = vec![
-                    TopologyAction::Close { channel, cause: CloseCause::Caller },
-                    TopologyAction::Notify { endpoint: callee, channel, state: ChannelEnding::Dead },
+                    TopologyAction::Close {
+                        channel,
+                        cause: CloseCause::Caller,
+                    },
+                    TopologyAction::Notify {
+                        endpoint: callee,
+                        channel,
+                        state: ChannelEnding::Dead,
+                    },
                 ];
                 actions.extend(self.quiet_endpoint(callee));
                 Ok(actions)
@@ -173,7 +272,8 @@ impl DomainTopology {
     /// Returns the quiet action of a withdrawn instance without open calls.
     fn quiet_instance(&self, instance: InstanceId) -> Option<TopologyAction> {
         let asks = |line: &ChannelEntry| {
-            matches!(line.phase, ChannelPhase::Open | ChannelPhase::Finishing) && self.belongs_to(line.callee, instance)
+            matches!(line.phase, ChannelPhase::Open | ChannelPhase::Finishing)
+                && self.belongs_to(line.callee, instance)
         };
         let quiet = self.withdrawn.contains(&instance) && !self.channels.values().any(asks);
         quiet.then_some(TopologyAction::Quiet { instance })

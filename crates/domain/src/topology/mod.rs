@@ -79,7 +79,11 @@ impl DomainTopology {
     }
 
     /// Adds an endpoint and returns its id, unless all ids are in use.
-    pub fn add_endpoint(&mut self, who: EndpointOwner, serves: bool) -> Option<(EndpointId, Vec<TopologyAction>)> {
+    pub fn add_endpoint(
+        &mut self,
+        who: EndpointOwner,
+        serves: bool,
+    ) -> Option<(EndpointId, Vec<TopologyAction>)> {
         let endpoint = self.reserve_endpoint(who, serves)?;
         Some((endpoint, self.complete_endpoint(endpoint)))
     }
@@ -88,8 +92,16 @@ impl DomainTopology {
     pub fn reserve_endpoint(&mut self, who: EndpointOwner, serves: bool) -> Option<EndpointId> {
         let endpoint = self.next_id()?;
         let serves = serves && who != EndpointOwner::Gateway;
-        self.endpoints
-            .insert(endpoint, EndpointEntry { owner: who, serves, is_standby: false, ready: false, has_pool: false });
+        self.endpoints.insert(
+            endpoint,
+            EndpointEntry {
+                owner: who,
+                serves,
+                is_standby: false,
+                ready: false,
+                has_pool: false,
+            },
+        );
         Some(endpoint)
     }
 
@@ -110,9 +122,12 @@ impl DomainTopology {
     }
 
     fn next_id(&mut self) -> Option<EndpointId> {
-        let taken =
-            |endpoint: &EndpointId| self.endpoints.contains_key(endpoint) || self.resting_ids.contains(endpoint);
-        let after = (1..=u16::MAX).map(|step| self.last_id.wrapping_add(step)).filter_map(EndpointId::new);
+        let taken = |endpoint: &EndpointId| {
+            self.endpoints.contains_key(endpoint) || self.resting_ids.contains(endpoint)
+        };
+        let after = (1..=u16::MAX)
+            .map(|step| self.last_id.wrapping_add(step))
+            .filter_map(EndpointId::new);
         let free = after.into_iter().find(|endpoint| !taken(endpoint))?;
         self.last_id = free.get();
         Some(free)
@@ -130,7 +145,10 @@ impl DomainTopology {
     }
 
     /// Replaces all declared edges.
-    pub fn declare_edges(&mut self, edges: impl IntoIterator<Item = FunctionEdge>) -> Vec<TopologyAction> {
+    pub fn declare_edges(
+        &mut self,
+        edges: impl IntoIterator<Item = FunctionEdge>,
+    ) -> Vec<TopologyAction> {
         self.edges = edges.into_iter().collect();
         let mut actions = self.withdraw_unwanted();
         actions.extend(self.open_missing());
@@ -152,8 +170,11 @@ impl DomainTopology {
         if !actions.is_empty() || !self.resting_ids.is_empty() {
             actions.push(TopologyAction::Sweep);
         }
-        let mut due =
-            self.backoffs.values_mut().filter(|setback| setback.is_waiting && setback.retry_at <= now).peekable();
+        let mut due = self
+            .backoffs
+            .values_mut()
+            .filter(|setback| setback.is_waiting && setback.retry_at <= now)
+            .peekable();
         if due.peek().is_some() {
             due.for_each(|setback| setback.is_waiting = false);
             actions.extend(self.open_missing());
@@ -164,11 +185,19 @@ impl DomainTopology {
     /// Returns the time of the next [`DomainTopology::tick`].
     pub fn next_tick(&self, now: MonotonicNanos) -> Option<MonotonicNanos> {
         let ending = self.channels.values().filter_map(|line| match line.phase {
-            ChannelPhase::Ending { until, overdue: false, .. } => Some(until),
+            ChannelPhase::Ending {
+                until,
+                overdue: false,
+                ..
+            } => Some(until),
             _ => None,
         });
         let resting = (!self.resting_ids.is_empty()).then_some(now + DRAIN_TIMEOUT);
-        let setbacks = self.backoffs.values().filter(|setback| setback.is_waiting).map(|setback| setback.retry_at);
+        let setbacks = self
+            .backoffs
+            .values()
+            .filter(|setback| setback.is_waiting)
+            .map(|setback| setback.retry_at);
         ending.chain(resting).chain(setbacks).min()
     }
 
@@ -196,7 +225,11 @@ impl DomainTopology {
 
     /// Returns the live endpoints of an instance.
     pub fn instance_endpoints(&self, instance: InstanceId) -> Vec<EndpointId> {
-        self.endpoints.keys().copied().filter(|&endpoint| self.belongs_to(endpoint, instance)).collect()
+        self.endpoints
+            .keys()
+            .copied()
+            .filter(|&endpoint| self.belongs_to(endpoint, instance))
+            .collect()
     }
 
     /// Forgets an instance that has no endpoints left.
@@ -205,47 +238,89 @@ impl DomainTopology {
     }
 
     /// Iterates over channels that accept new calls: number, caller, callee.
-    pub fn open_channels(&self) -> impl Iterator<Item = (ChannelNumber, EndpointId, EndpointId)> + '_ {
-        let open = self.channels.iter().filter(|(_, line)| line.phase == ChannelPhase::Open);
+    pub fn open_channels(
+        &self,
+    ) -> impl Iterator<Item = (ChannelNumber, EndpointId, EndpointId)> + '_ {
+        let open = self
+            .channels
+            .iter()
+            .filter(|(_, line)| line.phase == ChannelPhase::Open);
         open.map(|(&channel, line)| (channel, line.caller, line.callee))
     }
 
     /// Opens every wanted channel that does not exist. A draining one is waited for.
     fn open_missing(&mut self) -> Vec<TopologyAction> {
-        let there: BTreeSet<(EndpointId, EndpointId)> =
-            self.channels.values().map(|line| (line.caller, line.callee)).collect();
+        let there: BTreeSet<(EndpointId, EndpointId)> = self
+            .channels
+            .values()
+            .map(|line| (line.caller, line.callee))
+            .collect();
         let all = || self.endpoints.keys().copied();
         let pairs = all().flat_map(|caller| all().map(move |callee| (caller, callee)));
-        let missing: Vec<_> = pairs.filter(|&(p, q)| !there.contains(&(p, q)) && self.is_wanted(p, q)).collect();
-        missing.into_iter().map(|(caller, callee)| self.open_channel(caller, callee)).collect()
+        let missing: Vec<_> = pairs
+            .filter(|&(p, q)| !there.contains(&(p, q)) && self.is_wanted(p, q))
+            .collect();
+        missing
+            .into_iter()
+            .map(|(caller, callee)| self.open_channel(caller, callee))
+            .collect()
     }
 
     fn open_channel(&mut self, caller: EndpointId, callee: EndpointId) -> TopologyAction {
         self.last_channel += 1;
         let channel = self.last_channel;
-        self.channels.insert(channel, ChannelEntry { caller, callee, phase: ChannelPhase::Open });
-        TopologyAction::Open { channel, caller, callee }
+        self.channels.insert(
+            channel,
+            ChannelEntry {
+                caller,
+                callee,
+                phase: ChannelPhase::Open,
+            },
+        );
+        TopologyAction::Open {
+            channel,
+            caller,
+            callee,
+        }
     }
 
     fn is_wanted(&self, caller: EndpointId, callee: EndpointId) -> bool {
-        let (Some(p), Some(q)) = (self.endpoints.get(&caller), self.endpoints.get(&callee)) else { return false };
-        let EndpointOwner::Instance(instance, function) = &q.owner else { return false };
+        let (Some(p), Some(q)) = (self.endpoints.get(&caller), self.endpoints.get(&callee)) else {
+            return false;
+        };
+        let EndpointOwner::Instance(instance, function) = &q.owner else {
+            return false;
+        };
         let ready = p.has_pool && q.has_pool && q.serves && q.ready;
-        let waits = self.backoffs.get(&(caller, callee)).is_some_and(|setback| setback.is_waiting);
+        let waits = self
+            .backoffs
+            .get(&(caller, callee))
+            .is_some_and(|setback| setback.is_waiting);
         let called = ready && caller != callee && !waits && !self.withdrawn.contains(instance);
-        let edge = || p.owner.function().is_none_or(|by| self.edges.contains(&(by.clone(), function.clone())));
+        let edge = || {
+            p.owner
+                .function()
+                .is_none_or(|by| self.edges.contains(&(by.clone(), function.clone())))
+        };
         called && edge() && !(q.is_standby && self.is_served(*instance))
     }
 
     /// Returns true if a non-standby endpoint of the instance serves calls.
     fn is_served(&self, instance: InstanceId) -> bool {
-        let mut own = self.endpoints.values().filter(|member| member.owner.instance() == Some(instance));
+        let mut own = self
+            .endpoints
+            .values()
+            .filter(|member| member.owner.instance() == Some(instance));
         own.any(|member| member.serves && member.ready && member.has_pool && !member.is_standby)
     }
 
     fn channels_of(&self, endpoint: EndpointId) -> Vec<ChannelNumber> {
         let of = |line: &ChannelEntry| line.caller == endpoint || line.callee == endpoint;
-        self.channels.iter().filter(|(_, line)| of(line)).map(|(&channel, _)| channel).collect()
+        self.channels
+            .iter()
+            .filter(|(_, line)| of(line))
+            .map(|(&channel, _)| channel)
+            .collect()
     }
 
     fn belongs_to(&self, endpoint: EndpointId, instance: InstanceId) -> bool {

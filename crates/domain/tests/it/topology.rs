@@ -44,7 +44,11 @@ enum TopologyEvent {
 }
 
 fn any_event() -> impl Strategy<Value = TopologyEvent> {
-    let takes = prop_oneof![Just(CallPolicy::None), Just(CallPolicy::Calls), Just(CallPolicy::Others)];
+    let takes = prop_oneof![
+        Just(CallPolicy::None),
+        Just(CallPolicy::Calls),
+        Just(CallPolicy::Others)
+    ];
     prop_oneof![
         3 => (proptest::option::of(0..3usize), 0..3u64, takes).prop_map(|(f, i, s)| TopologyEvent::Arrive(f, i, s)),
         3 => any::<usize>().prop_map(TopologyEvent::Ready),
@@ -79,21 +83,43 @@ impl TopologyModel {
     fn apply_actions(&mut self, actions: Vec<TopologyAction>) {
         for action in actions {
             match action {
-                TopologyAction::Open { channel, caller, callee } => {
+                TopologyAction::Open {
+                    channel,
+                    caller,
+                    callee,
+                } => {
                     assert!(self.numbers.insert(channel), "a channel's number twice");
-                    assert!(self.endpoints.contains_key(&caller) && self.endpoints.contains_key(&callee));
-                    assert!(!self.channels.values().any(|pair| *pair == (caller, callee)), "two for one pair");
+                    assert!(
+                        self.endpoints.contains_key(&caller)
+                            && self.endpoints.contains_key(&callee)
+                    );
+                    assert!(
+                        !self.channels.values().any(|pair| *pair == (caller, callee)),
+                        "two for one pair"
+                    );
                     self.channels.insert(channel, (caller, callee));
                 }
-                TopologyAction::Notify { endpoint, channel, state } => {
-                    assert!(self.endpoints.contains_key(&endpoint), "the dead are told nothing");
+                TopologyAction::Notify {
+                    endpoint,
+                    channel,
+                    state,
+                } => {
+                    assert!(
+                        self.endpoints.contains_key(&endpoint),
+                        "the dead are told nothing"
+                    );
                     let (caller, callee) = self.channels[&channel];
                     assert!(endpoint == caller || endpoint == callee);
-                    assert!(state == ChannelEnding::Dead || endpoint == caller, "only callers hear of a withdrawal");
+                    assert!(
+                        state == ChannelEnding::Dead || endpoint == caller,
+                        "only callers hear of a withdrawal"
+                    );
                     self.told.push((endpoint, channel));
                 }
                 TopologyAction::Forget { channel } => drop(self.channels.remove(&channel)),
-                TopologyAction::Close { channel, .. } => assert!(self.channels.contains_key(&channel)),
+                TopologyAction::Close { channel, .. } => {
+                    assert!(self.channels.contains_key(&channel))
+                }
                 TopologyAction::Quiet { instance } => {
                     assert!(self.withdrawn.contains(&instance));
                     self.quiet.insert(instance);
@@ -109,18 +135,25 @@ impl TopologyModel {
     }
 
     fn wanted_channels(&self) -> BTreeSet<(EndpointId, EndpointId)> {
-        let index = |who: &EndpointOwner| who.function().map(|f| (0..3).find(|&k| function_id(k) == *f).unwrap());
+        let index = |who: &EndpointOwner| {
+            who.function()
+                .map(|f| (0..3).find(|&k| function_id(k) == *f).unwrap())
+        };
         let mut wanted = BTreeSet::new();
         let served = |instance| {
             let mut all = self.endpoints.values();
-            all.any(|(who, takes, ready)| who.instance() == instance && *takes == CallPolicy::Calls && *ready)
+            all.any(|(who, takes, ready)| {
+                who.instance() == instance && *takes == CallPolicy::Calls && *ready
+            })
         };
         for (&p, (caller, _, _)) in &self.endpoints {
             for (&q, (callee, kind, ready)) in &self.endpoints {
                 let Some(to) = index(callee) else { continue };
                 let declared = index(caller).is_none_or(|by| self.edges.contains(&(by, to)));
-                let serves = *kind == CallPolicy::Calls || *kind == CallPolicy::Others && !served(callee.instance());
-                let takes = serves && *ready && !self.withdrawn.contains(&callee.instance().unwrap());
+                let serves = *kind == CallPolicy::Calls
+                    || *kind == CallPolicy::Others && !served(callee.instance());
+                let takes =
+                    serves && *ready && !self.withdrawn.contains(&callee.instance().unwrap());
                 if p != q && declared && takes {
                     wanted.insert((p, q));
                 }
@@ -137,15 +170,30 @@ fn break_channel(
     n: usize,
     by_caller: bool,
 ) -> Vec<TopologyAction> {
-    let all = model.channels.iter().map(|(&channel, &sides)| (channel, sides));
-    let Some((channel, (caller, callee))) = TopologyModel::pick_nth(all, n) else { return Vec::new() };
+    let all = model
+        .channels
+        .iter()
+        .map(|(&channel, &sides)| (channel, sides));
+    let Some((channel, (caller, callee))) = TopologyModel::pick_nth(all, n) else {
+        return Vec::new();
+    };
     let by = if by_caller { caller } else { callee };
     let lives = model.endpoints.contains_key(&by);
-    if lives { topology.handle_broken(by, channel, model.now).unwrap() } else { Vec::new() }
+    if lives {
+        topology.handle_broken(by, channel, model.now).unwrap()
+    } else {
+        Vec::new()
+    }
 }
 
-fn remove_endpoint(topology: &mut DomainTopology, model: &mut TopologyModel, n: usize) -> Vec<TopologyAction> {
-    let Some(endpoint) = TopologyModel::pick_nth(model.endpoints.keys().copied(), n) else { return Vec::new() };
+fn remove_endpoint(
+    topology: &mut DomainTopology,
+    model: &mut TopologyModel,
+    n: usize,
+) -> Vec<TopologyAction> {
+    let Some(endpoint) = TopologyModel::pick_nth(model.endpoints.keys().copied(), n) else {
+        return Vec::new();
+    };
     model.endpoints.remove(&endpoint);
     model.told.retain(|(told, _)| *told != endpoint);
     topology.remove_endpoint(endpoint, model.now)
@@ -158,32 +206,42 @@ fn apply_event(topology: &mut DomainTopology, model: &mut TopologyModel, event: 
             let who = f.map_or(EndpointOwner::Gateway, |f| {
                 EndpointOwner::Instance(InstanceId(instance + 10 * f as u64), function_id(f))
             });
-            let (endpoint, actions) = topology.add_endpoint(who.clone(), takes != CallPolicy::None).unwrap();
+            let (endpoint, actions) = topology
+                .add_endpoint(who.clone(), takes != CallPolicy::None)
+                .unwrap();
             if takes == CallPolicy::Others {
                 topology.set_standby(endpoint);
             }
-            assert!(!model.borne.contains(&endpoint), "a number that slots bear was given again");
             assert!(
-                !model
-                    .told
-                    .iter()
-                    .any(|(_, c)| model.channel_sides(*c).is_some_and(|(p, q)| p == endpoint || q == endpoint))
+                !model.borne.contains(&endpoint),
+                "a number that slots bear was given again"
             );
+            assert!(!model.told.iter().any(|(_, c)| {
+                model
+                    .channel_sides(*c)
+                    .is_some_and(|(p, q)| p == endpoint || q == endpoint)
+            }));
             model.borne.insert(endpoint);
             model.endpoints.insert(endpoint, (who, takes, false));
             actions
         }
-        TopologyEvent::Ready(n) => match TopologyModel::pick_nth(model.endpoints.keys().copied(), n) {
-            Some(endpoint) => {
-                model.endpoints.get_mut(&endpoint).unwrap().2 = true;
-                topology.mark_ready(endpoint)
+        TopologyEvent::Ready(n) => {
+            match TopologyModel::pick_nth(model.endpoints.keys().copied(), n) {
+                Some(endpoint) => {
+                    model.endpoints.get_mut(&endpoint).unwrap().2 = true;
+                    topology.mark_ready(endpoint)
+                }
+                None => Vec::new(),
             }
-            None => Vec::new(),
-        },
+        }
         TopologyEvent::Left(n) => remove_endpoint(topology, model, n),
         TopologyEvent::Declare(edges) => {
             model.edges = edges.iter().copied().collect();
-            topology.declare_edges(edges.into_iter().map(|(by, to)| (function_id(by), function_id(to))))
+            topology.declare_edges(
+                edges
+                    .into_iter()
+                    .map(|(by, to)| (function_id(by), function_id(to))),
+            )
         }
         TopologyEvent::Withdraw(instance) => {
             model.withdrawn.insert(InstanceId(instance));
@@ -191,17 +249,27 @@ fn apply_event(topology: &mut DomainTopology, model: &mut TopologyModel, event: 
         }
         TopologyEvent::Drained(n) => match TopologyModel::pick_nth(model.told.iter().copied(), n) {
             Some((endpoint, channel)) => {
-                let at = model.told.iter().position(|told| *told == (endpoint, channel)).unwrap();
+                let at = model
+                    .told
+                    .iter()
+                    .position(|told| *told == (endpoint, channel))
+                    .unwrap();
                 model.told.remove(at);
-                topology.handle_drained(endpoint, channel, model.now).unwrap_or_default()
+                topology
+                    .handle_drained(endpoint, channel, model.now)
+                    .unwrap_or_default()
             }
             None => Vec::new(),
         },
         TopologyEvent::Broken(n, by_caller) => break_channel(topology, model, n, by_caller),
-        TopologyEvent::Failed(n, told) => match TopologyModel::pick_nth(topology.open_channels(), n) {
-            Some((channel, _, callee)) => topology.handle_failed(channel, told.then_some(callee), model.now),
-            None => Vec::new(),
-        },
+        TopologyEvent::Failed(n, told) => {
+            match TopologyModel::pick_nth(topology.open_channels(), n) {
+                Some((channel, _, callee)) => {
+                    topology.handle_failed(channel, told.then_some(callee), model.now)
+                }
+                None => Vec::new(),
+            }
+        }
         TopologyEvent::Tick(by) => {
             model.now += by;
             topology.tick(model.now)
@@ -253,20 +321,37 @@ proptest! {
 fn repeated_breaks_delay_the_next_channel_exponentially() {
     let mut topology = DomainTopology::new();
     let callee = EndpointOwner::Instance(InstanceId(1), function_id(0));
-    let (caller, _) = topology.add_endpoint(EndpointOwner::Gateway, false).unwrap();
+    let (caller, _) = topology
+        .add_endpoint(EndpointOwner::Gateway, false)
+        .unwrap();
     let (callee, _) = topology.add_endpoint(callee, true).unwrap();
     let opened = |actions: &[TopologyAction]| {
-        actions
-            .iter()
-            .find_map(|action| if let TopologyAction::Open { channel, .. } = action { Some(*channel) } else { None })
+        actions.iter().find_map(|action| {
+            if let TopologyAction::Open { channel, .. } = action {
+                Some(*channel)
+            } else {
+                None
+            }
+        })
     };
     let mut channel = opened(&topology.mark_ready(callee)).unwrap();
     let (mut now, mut waits) = (7, Vec::new());
     for _ in 0..9 {
         let told = topology.handle_broken(caller, channel, now).unwrap();
-        assert!(told.contains(&TopologyAction::Notify { endpoint: callee, channel, state: ChannelEnding::Dead }));
-        assert_eq!(topology.handle_broken(callee, channel, now).unwrap(), [], "it has been told: its `drained` comes");
-        assert_eq!(opened(&topology.handle_drained(callee, channel, now).unwrap()), None);
+        assert!(told.contains(&TopologyAction::Notify {
+            endpoint: callee,
+            channel,
+            state: ChannelEnding::Dead
+        }));
+        assert_eq!(
+            topology.handle_broken(callee, channel, now).unwrap(),
+            [],
+            "it has been told: its `drained` comes"
+        );
+        assert_eq!(
+            opened(&topology.handle_drained(callee, channel, now).unwrap()),
+            None
+        );
         let next = topology.next_tick(now).unwrap();
         assert_eq!(opened(&topology.tick(next - 1)), None);
         channel = opened(&topology.tick(next)).unwrap();
@@ -275,7 +360,9 @@ fn repeated_breaks_delay_the_next_channel_exponentially() {
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
     assert!(
-        topology.handle_broken(EndpointId::new(999).unwrap(), channel, now).is_err(),
+        topology
+            .handle_broken(EndpointId::new(999).unwrap(), channel, now)
+            .is_err(),
         "that is no channel of its own"
     );
 }
@@ -283,10 +370,19 @@ fn repeated_breaks_delay_the_next_channel_exponentially() {
 #[test]
 fn a_withdrawn_instance_is_quiet_when_its_last_caller_disconnects() {
     let mut topology = DomainTopology::new();
-    let (caller, _) = topology.add_endpoint(EndpointOwner::Gateway, false).unwrap();
-    let (callee, _) = topology.add_endpoint(EndpointOwner::Instance(InstanceId(1), function_id(0)), true).unwrap();
+    let (caller, _) = topology
+        .add_endpoint(EndpointOwner::Gateway, false)
+        .unwrap();
+    let (callee, _) = topology
+        .add_endpoint(EndpointOwner::Instance(InstanceId(1), function_id(0)), true)
+        .unwrap();
     topology.mark_ready(callee);
-    let quiet = TopologyAction::Quiet { instance: InstanceId(1) };
-    assert!(!topology.withdraw_instance(InstanceId(1)).contains(&quiet), "its caller may have calls open");
+    let quiet = TopologyAction::Quiet {
+        instance: InstanceId(1),
+    };
+    assert!(
+        !topology.withdraw_instance(InstanceId(1)).contains(&quiet),
+        "its caller may have calls open"
+    );
     assert!(topology.remove_endpoint(caller, 7).contains(&quiet));
 }

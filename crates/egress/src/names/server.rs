@@ -6,35 +6,42 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nearpath_types::egress::Host;
+use nearpath_types::egress::EgressHost;
 use tokio::net::UdpSocket;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
 
-use super::message::{Answer, LONGEST, Question};
-use super::wildcard::{MOST, REST, is_below};
+use super::message::{DnsAnswer, DnsQuestion, MAX_MESSAGE_BYTES};
+use super::wildcard::{MOST, REASSIGN_GRACE, is_subdomain};
 use crate::EgressInstance;
-use crate::proxy::{Exit, PAUSE};
+use crate::proxy::{ACCEPT_RETRY_DELAY, EgressProxy};
 
 /// Names of one instance that are asked for at a time. Further questions wait in its socket.
-const AT_A_TIME: usize = 16;
+const MAX_CONCURRENT_QUERIES: usize = 16;
 
-impl Exit {
+impl EgressProxy {
     /// Until it is dropped.
-    pub(crate) async fn answer_names(self: Rc<Self>, caller: Rc<EgressInstance>, socket: UdpSocket) {
-        let (socket, at_a_time) = (Rc::new(socket), Arc::new(Semaphore::new(AT_A_TIME)));
-        let mut packet = [0; LONGEST + 1];
+    pub(crate) async fn serve_names(self: Rc<Self>, caller: Rc<EgressInstance>, socket: UdpSocket) {
+        let (socket, at_a_time) = (
+            Rc::new(socket),
+            Arc::new(Semaphore::new(MAX_CONCURRENT_QUERIES)),
+        );
+        let mut packet = [0; MAX_MESSAGE_BYTES + 1];
         loop {
             let Ok((length, from)) = socket.recv_from(&mut packet).await else {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             };
-            let Some(question) = Question::read(&packet[..length]) else { continue };
-            let Ok(turn) = Arc::clone(&at_a_time).acquire_owned().await else { return };
+            let Some(question) = DnsQuestion::parse_packet(&packet[..length]) else {
+                continue;
+            };
+            let Ok(turn) = Arc::clone(&at_a_time).acquire_owned().await else {
+                return;
+            };
             let (exit, caller, socket) = (Rc::clone(&self), Rc::clone(&caller), Rc::clone(&socket));
             spawn_local(async move {
                 let answer = exit.answer_name(&caller, &question).await;
-                if let Some(answer) = question.answered(answer) {
+                if let Some(answer) = question.build_reply(answer) {
                     let _ = socket.send_to(&answer, from).await; // who asked may have gone
                 }
                 drop(turn);
@@ -42,53 +49,85 @@ impl Exit {
         }
     }
 
-    async fn answer_name(&self, caller: &Rc<EgressInstance>, question: &Question) -> Answer {
+    async fn answer_name(&self, caller: &Rc<EgressInstance>, question: &DnsQuestion) -> DnsAnswer {
         let name = question.name.as_str();
-        let given = |address| if question.of_address { Answer::Address(address) } else { Answer::Nothing };
-        if let Some(stands) = caller.stand_in_for(name) {
+        let given = |address| {
+            if question.wants_ipv4 {
+                DnsAnswer::Address(address)
+            } else {
+                DnsAnswer::NoData
+            }
+        };
+        if let Some(stands) = caller.address_for_name(name) {
             return given(stands);
         }
-        if !caller.destinations.iter().any(|to| matches!(&to.egress.host, Host::Below(base) if is_below(name, base))) {
-            self.notice(
+        if !caller.destinations.iter().any(
+            |to| matches!(&to.egress.host, EgressHost::Below(base) if is_subdomain(name, base)),
+        ) {
+            self.notify_tenant(
                 &caller.caller,
                 "names",
-                &format!("{name:?} was not found: it is not in the `egress` of {}", caller.caller.function),
+                &format!(
+                    "{name:?} was not found: it is not in the `egress` of {}",
+                    caller.caller.function
+                ),
             );
-            return Answer::Unknown;
+            return DnsAnswer::NameError;
         }
-        match self.keeper.leads_somewhere(name).await {
-            Ok(()) if question.of_address => self.seat(caller, name),
-            Ok(()) => Answer::Nothing,
+        match self.pool.check_name_resolves(name).await {
+            Ok(()) if question.wants_ipv4 => self.assign_address(caller, name),
+            Ok(()) => DnsAnswer::NoData,
             Err(error) => {
-                self.notice(&caller.caller, "names", &format!("{name:?} was not found: {error}"));
-                if is_passing(&error) { Answer::Later } else { Answer::Unknown }
+                self.notify_tenant(
+                    &caller.caller,
+                    "names",
+                    &format!("{name:?} was not found: {error}"),
+                );
+                if is_temporary(&error) {
+                    DnsAnswer::ServerFailure
+                } else {
+                    DnsAnswer::NameError
+                }
             }
         }
     }
 
-    fn seat(&self, caller: &Rc<EgressInstance>, name: &str) -> Answer {
-        let seated = self.guests.borrow_mut().seat(caller, Instant::now(), name);
+    fn assign_address(&self, caller: &Rc<EgressInstance>, name: &str) -> DnsAnswer {
+        let seated = self
+            .policy
+            .borrow_mut()
+            .assign_wildcard_address(caller, Instant::now(), name);
         let Some((seated, before)) = seated else {
-            let minutes = REST.as_secs() / 60;
-            let what =
-                format!("{name:?} has no address: this instance used {MOST} other names within {minutes} minutes");
-            self.notice(&caller.caller, "names", &what);
-            return Answer::Later;
+            let minutes = REASSIGN_GRACE.as_secs() / 60;
+            let what = format!(
+                "{name:?} has no address: this instance used {MOST} other names within {minutes} minutes"
+            );
+            self.notify_tenant(&caller.caller, "names", &what);
+            return DnsAnswer::ServerFailure;
         };
-        before.iter().for_each(|to| self.keeper.expect_no_more(to));
-        if seated.new {
-            self.doorway.add_alias(seated.address);
-            if let Err(error) = self.doorway.allow_instance(caller.eip, seated.address) {
-                self.notice(&caller.caller, "names", &format!("{name:?} is not reached: {error}"));
-                return Answer::Later;
+        before
+            .iter()
+            .for_each(|to| self.pool.release_destination(to));
+        if seated.is_new {
+            self.egress_listener.add_alias(seated.address);
+            if let Err(error) = self
+                .egress_listener
+                .allow_instance(caller.eip, seated.address)
+            {
+                self.notify_tenant(
+                    &caller.caller,
+                    "names",
+                    &format!("{name:?} is not reached: {error}"),
+                );
+                return DnsAnswer::ServerFailure;
             }
         }
-        Answer::Address(seated.address)
+        DnsAnswer::Address(seated.address)
     }
 }
 
 /// Whether a name may be found a little later: the resolver tells this by its words alone (`gai_strerror`, EAI_AGAIN).
-fn is_passing(error: &io::Error) -> bool {
+fn is_temporary(error: &io::Error) -> bool {
     let text = error.to_string();
     text.contains("Temporary failure") || text.contains("Try again")
 }

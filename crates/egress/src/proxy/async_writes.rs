@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, BytesMut};
 use nearpath_kernel::sockets::{TcpState, tcp_state};
-use nearpath_types::egress::Writes;
+use nearpath_types::egress::WriteMode;
 use rustix::net::{Shutdown, shutdown, sockopt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, WriteHalf, split};
 use tokio::net::TcpStream;
@@ -18,230 +18,253 @@ use tokio::sync::watch;
 mod tests;
 
 use super::forward::reset_at_close;
-use crate::policy::Pass;
-use nearpath_connpool::counters::Ledger;
+use crate::policy::ConnectionPermit;
+use nearpath_connpool::counters::DestinationCounters;
 use nearpath_connpool::pool::NoConnection;
-use nearpath_connpool::socket::{Socket, Stream};
-use nearpath_dbproxy::relay::{over, sleep};
+use nearpath_connpool::socket::{UpstreamSocket, UpstreamStream};
+use nearpath_dbproxy::relay::{sleep_until, wait_sender_dropped};
 
 /// Most that is held of one connection: who writes more waits.
-const MOST: usize = 1 << 20;
+const MAX_BUFFERED_BYTES: usize = 1 << 20;
 /// Read at a time.
-const PIECE: usize = 64 << 10;
+const MAX_CHUNK_BYTES: usize = 64 << 10;
 /// How often it is looked at whether a destination has all of it.
-const LOOK: Duration = Duration::from_millis(10);
+const DELIVERY_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// One connection.
-pub(super) struct Carrier<'a> {
+pub(super) struct WriteForwarder<'a> {
     client: &'a TcpStream,
-    ledger: &'a Ledger,
-    here: watch::Receiver<()>,
+    counters: &'a DestinationCounters,
+    alive: watch::Receiver<()>,
     /// Fails when nothing more can come; dropped when nothing more is to come.
-    tail: Option<watch::Receiver<()>>,
+    writes_expected: Option<watch::Receiver<()>>,
     /// The client wrote more than could come.
-    short: bool,
-    flush: Duration,
+    is_truncated: bool,
+    flush_timeout: Duration,
     /// Taken from the client, and not written yet.
-    held: BytesMut,
+    buffered: BytesMut,
     /// Something was taken, at any time.
-    taken: bool,
+    has_accepted: bool,
     /// The client writes no more.
-    ended: bool,
+    client_ended: bool,
     /// It does not read any more.
-    gone: bool,
+    client_gone: bool,
     /// When delivering is given up, once the client writes no more.
-    until: Option<Instant>,
-    pass: &'a Pass,
+    deadline: Option<Instant>,
+    permit: &'a ConnectionPermit,
 }
 
 /// Why not everything was delivered.
 #[derive(Debug)]
-pub(super) struct Lost {
+pub(super) struct WriteFailure {
     /// In words for the tenant.
-    pub(super) why: String,
+    pub(super) reason: String,
     /// Whether the function was told that something is done which is not.
-    pub(super) taken: bool,
+    pub(super) was_accepted: bool,
     /// Whether nobody is there to see the connection break.
-    pub(super) gone: bool,
+    pub(super) client_gone: bool,
 }
 
-type Connect<'a> = Pin<Box<dyn Future<Output = Result<Socket, NoConnection>> + 'a>>;
+type ConnectFuture<'a> = Pin<Box<dyn Future<Output = Result<UpstreamSocket, NoConnection>> + 'a>>;
 
-impl<'a> Carrier<'a> {
-    pub(super) fn new(client: &'a TcpStream, pass: &'a Pass, ledger: &'a Ledger) -> Self {
-        let flush = match pass.to.egress.writes {
-            Writes::Async { flush } => flush,
-            Writes::Sync => Duration::ZERO,
+impl<'a> WriteForwarder<'a> {
+    pub(super) fn new(
+        client: &'a TcpStream,
+        permit: &'a ConnectionPermit,
+        counters: &'a DestinationCounters,
+    ) -> Self {
+        let flush_timeout = match permit.destination.egress.writes {
+            WriteMode::Async { flush } => flush,
+            WriteMode::Sync => Duration::ZERO,
         };
         Self {
             client,
-            ledger,
-            here: pass.here.clone(),
-            tail: pass.tail.take(),
-            short: false,
-            flush,
-            held: BytesMut::new(),
-            taken: false,
-            ended: false,
-            gone: false,
-            until: None,
-            pass,
+            counters,
+            alive: permit.alive.clone(),
+            writes_expected: permit.writes_expected.take(),
+            is_truncated: false,
+            flush_timeout,
+            buffered: BytesMut::new(),
+            has_accepted: false,
+            client_ended: false,
+            client_gone: false,
+            deadline: None,
+            permit,
         }
     }
 
     /// Until both sides have ended, or nothing more can be delivered.
-    pub(super) async fn run(mut self, connect: Connect<'_>) -> Result<(), Lost> {
-        let socket = match self.connected(connect).await {
+    pub(super) async fn run(mut self, connect: ConnectFuture<'_>) -> Result<(), WriteFailure> {
+        let socket = match self.wait_connected(connect).await {
             Ok(socket) => socket,
-            Err(why) => return Err(self.lost(why)),
+            Err(why) => return Err(self.write_failure(why)),
         };
-        self.pass.waiting.end();
+        self.permit.waiting_guard.release_count();
         let (stream, _gone) = socket.into_parts();
         let carried = match stream.as_fd().try_clone_to_owned() {
-            Ok(tcp) => self.carry(stream, &tcp).await.inspect_err(|_| reset_at_close(&tcp)),
+            Ok(tcp) => self
+                .forward_both_ways(stream, &tcp)
+                .await
+                .inspect_err(|_| reset_at_close(&tcp)),
             Err(error) => Err(error),
         };
-        carried.map_err(|error| self.lost(error.to_string()))?;
-        if self.short { Err(self.lost(SHORT.to_owned())) } else { Ok(()) }
+        carried.map_err(|error| self.write_failure(error.to_string()))?;
+        if self.is_truncated {
+            Err(self.write_failure(TRUNCATED_MESSAGE.to_owned()))
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether the client has gone is looked at in what it sent last, as far as that is here: only one that still listens sees its connection break.
-    fn lost(&mut self, why: String) -> Lost {
-        while !self.ended {
-            self.held.clear();
-            match self.read() {
-                Ok(0) => self.ended = true,
-                Ok(_) => self.taken = true,
+    fn write_failure(&mut self, why: String) -> WriteFailure {
+        while !self.client_ended {
+            self.buffered.clear();
+            match self.read_chunk() {
+                Ok(0) => self.client_ended = true,
+                Ok(_) => self.has_accepted = true,
                 Err(_) => break,
             }
         }
-        Lost { why, taken: self.taken, gone: self.gone || self.ended }
+        WriteFailure {
+            reason: why,
+            was_accepted: self.has_accepted,
+            client_gone: self.client_gone || self.client_ended,
+        }
     }
 
     /// A connection; what the client writes meanwhile is taken.
-    async fn connected(&mut self, mut connect: Connect<'_>) -> Result<Socket, String> {
+    async fn wait_connected(
+        &mut self,
+        mut connect: ConnectFuture<'_>,
+    ) -> Result<UpstreamSocket, String> {
         loop {
-            let (until, room) = (self.until, self.has_room());
-            let (mut here, mut tail) = (self.here.clone(), self.tail.clone());
+            let (until, room) = (self.deadline, self.has_room());
+            let (mut here, mut tail) = (self.alive.clone(), self.writes_expected.clone());
             tokio::select! {
                 biased;
                 found = &mut connect => return found.map_err(|error| format!("no connection to {error}")),
-                _ = here.changed(), if !self.gone => self.leave(),
-                () = over(tail.as_mut()) => self.cut(),
-                () = sleep(until) => return Err(LATE.to_owned()),
-                _ = self.client.readable(), if room => self.take(),
+                _ = here.changed(), if !self.client_gone => self.mark_client_gone(),
+                () = wait_sender_dropped(tail.as_mut()) => self.end_arrivals(),
+                () = sleep_until(until) => return Err(FLUSH_TIMEOUT_MESSAGE.to_owned()),
+                _ = self.client.readable(), if room => self.accept_bytes(),
             }
-            if self.gone && self.ended && !self.taken {
+            if self.client_gone && self.client_ended && !self.has_accepted {
                 return Err("the function left before it wrote anything".to_owned());
             }
         }
     }
 
     /// Both ways, until nothing is left to be said. `tcp` is what the stream goes over.
-    async fn carry(&mut self, stream: Stream, tcp: &OwnedFd) -> io::Result<()> {
-        let (mut said_all, mut heard_all, mut told_all, mut confirmed) = (false, false, false, false);
+    async fn forward_both_ways(&mut self, stream: UpstreamStream, tcp: &OwnedFd) -> io::Result<()> {
+        let (mut said_all, mut heard_all, mut told_all, mut confirmed) =
+            (false, false, false, false);
         let ((mut from, mut to), mut back) = (split(stream), BytesMut::new());
         let mut flushed = true; // TLS may have taken more than it has sent
         loop {
-            confirmed |= said_all && has_all(tcp)?;
-            if confirmed && (heard_all && back.is_empty() || self.gone) {
+            confirmed |= said_all && is_delivered(tcp)?;
+            if confirmed && (heard_all && back.is_empty() || self.client_gone) {
                 return Ok(());
             }
-            let (until, room) = (self.until.filter(|_| !confirmed), self.has_room());
-            let next = match self.held.is_empty() {
-                false => Some(Next::Write),
-                true if !flushed => Some(Next::Flush),
-                true => (self.ended && !said_all).then_some(Next::End),
+            let (until, room) = (self.deadline.filter(|_| !confirmed), self.has_room());
+            let next = match self.buffered.is_empty() {
+                false => Some(NextWrite::Data),
+                true if !flushed => Some(NextWrite::Flush),
+                true => (self.client_ended && !said_all).then_some(NextWrite::Shutdown),
             };
-            let (reads, tells) = (!heard_all && back.len() < PIECE, !back.is_empty());
-            back.reserve(PIECE);
-            let (mut here, mut tail) = (self.here.clone(), self.tail.clone());
+            let (reads, tells) = (!heard_all && back.len() < MAX_CHUNK_BYTES, !back.is_empty());
+            back.reserve(MAX_CHUNK_BYTES);
+            let (mut here, mut tail) = (self.alive.clone(), self.writes_expected.clone());
             tokio::select! {
                 biased;
-                _ = here.changed(), if !self.gone => self.leave(),
-                () = over(tail.as_mut()) => self.cut(),
-                () = sleep(until) => match said_all && has_all(tcp)? {
+                _ = here.changed(), if !self.client_gone => self.mark_client_gone(),
+                () = wait_sender_dropped(tail.as_mut()) => self.end_arrivals(),
+                () = sleep_until(until) => match said_all && is_delivered(tcp)? {
                     true => confirmed = true,
-                    false => return Err(io::Error::other(LATE)),
+                    false => return Err(io::Error::other(FLUSH_TIMEOUT_MESSAGE)),
                 },
-                written = say(&mut to, next, &self.held), if next.is_some() => {
-                    self.wrote(written?);
-                    flushed = next != Some(Next::Write);
-                    said_all = next == Some(Next::End);
+                written = perform_write(&mut to, next, &self.buffered), if next.is_some() => {
+                    self.record_written(written?);
+                    flushed = next != Some(NextWrite::Data);
+                    said_all = next == Some(NextWrite::Shutdown);
                 }
-                _ = self.client.readable(), if room => self.take(),
-                read = from.read_buf(&mut back), if reads => heard_all = self.heard(read, said_all)?,
-                _ = self.client.writable(), if tells => self.tell(&mut back),
-                () = tokio::time::sleep(LOOK), if said_all && !confirmed => {}
+                _ = self.client.readable(), if room => self.accept_bytes(),
+                read = from.read_buf(&mut back), if reads => heard_all = self.record_read(read, said_all)?,
+                _ = self.client.writable(), if tells => self.write_to_client(&mut back),
+                () = tokio::time::sleep(DELIVERY_CHECK_INTERVAL), if said_all && !confirmed => {}
             }
             if heard_all && back.is_empty() && !std::mem::replace(&mut told_all, true) {
                 let _ = shutdown(self.client, Shutdown::Write); // it may be gone
             }
-            if self.gone {
+            if self.client_gone {
                 back.clear();
             }
         }
     }
 
     fn has_room(&self) -> bool {
-        !self.ended && self.held.len() < MOST
+        !self.client_ended && self.buffered.len() < MAX_BUFFERED_BYTES
     }
 
     /// Takes what the client has written.
-    fn take(&mut self) {
-        match self.read() {
-            Ok(0) => self.end(),
+    fn accept_bytes(&mut self) {
+        match self.read_chunk() {
+            Ok(0) => self.end_input(),
             Ok(_) => {
-                if !std::mem::replace(&mut self.taken, true) {
-                    Ledger::count(&self.ledger.early, 1);
+                if !std::mem::replace(&mut self.has_accepted, true) {
+                    DestinationCounters::increase(&self.counters.early_writes, 1);
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.tail.is_some() => {}
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock && self.writes_expected.is_some() => {}
             Err(error) => {
-                self.short |= error.kind() == io::ErrorKind::WouldBlock;
-                self.end();
-                self.leave();
+                self.is_truncated |= error.kind() == io::ErrorKind::WouldBlock;
+                self.end_input();
+                self.mark_client_gone();
             }
         }
     }
 
     /// Reads a piece, no more than there is room for.
-    fn read(&mut self) -> io::Result<usize> {
-        let room = PIECE.min(MOST - self.held.len());
-        self.held.reserve(room);
-        self.client.try_read_buf(&mut (&mut self.held).limit(room))
+    fn read_chunk(&mut self) -> io::Result<usize> {
+        let room = MAX_CHUNK_BYTES.min(MAX_BUFFERED_BYTES - self.buffered.len());
+        self.buffered.reserve(room);
+        self.client
+            .try_read_buf(&mut (&mut self.buffered).limit(room))
     }
 
-    fn end(&mut self) {
-        (self.ended, self.tail) = (true, None);
-        self.until.get_or_insert(Instant::now() + self.flush);
+    fn end_input(&mut self) {
+        (self.client_ended, self.writes_expected) = (true, None);
+        self.deadline
+            .get_or_insert(Instant::now() + self.flush_timeout);
     }
 
     /// The client is gone; what it wrote is still taken, as it comes.
-    fn leave(&mut self) {
-        self.gone = true;
-        self.until.get_or_insert(Instant::now() + self.flush);
+    fn mark_client_gone(&mut self) {
+        self.client_gone = true;
+        self.deadline
+            .get_or_insert(Instant::now() + self.flush_timeout);
     }
 
     /// Nothing comes any more; what the client wrote, as far as it has arrived, is still taken.
-    fn cut(&mut self) {
-        self.tail = None;
-        self.leave();
+    fn end_arrivals(&mut self) {
+        self.writes_expected = None;
+        self.mark_client_gone();
         while self.has_room() {
-            self.take();
+            self.accept_bytes();
         }
     }
 
-    fn wrote(&mut self, written: usize) {
-        Ledger::count(&self.ledger.sent, written as u64);
-        self.held.advance(written);
+    fn record_written(&mut self, written: usize) {
+        DestinationCounters::increase(&self.counters.sent_bytes, written as u64);
+        self.buffered.advance(written);
     }
 
     /// Something of what the destination says; whether that was all. Many end TLS without a word once they were told that nothing more comes.
-    fn heard(&mut self, read: io::Result<usize>, said_all: bool) -> io::Result<bool> {
+    fn record_read(&mut self, read: io::Result<usize>, said_all: bool) -> io::Result<bool> {
         match read {
             Ok(read) => {
-                Ledger::count(&self.ledger.received, read as u64);
+                DestinationCounters::increase(&self.counters.received_bytes, read as u64);
                 Ok(read == 0)
             }
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && said_all => Ok(true),
@@ -249,40 +272,43 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    fn tell(&mut self, back: &mut BytesMut) {
+    fn write_to_client(&mut self, back: &mut BytesMut) {
         match self.client.try_write(back) {
             Ok(written) => back.advance(written),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => self.leave(), // what it wrote before it broke off is read like all else
+            Err(_) => self.mark_client_gone(), // what it wrote before it broke off is read like all else
         }
     }
 }
 
 /// What is to be said to the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Write,
+enum NextWrite {
+    Data,
     Flush,
     /// Nothing more comes.
-    End,
+    Shutdown,
 }
 
 /// Says it, as far as that is possible at once; how many bytes were taken. Giving it up half-way loses nothing.
-async fn say(to: &mut WriteHalf<Stream>, what: Option<Next>, held: &[u8]) -> io::Result<usize> {
+async fn perform_write(
+    to: &mut WriteHalf<UpstreamStream>,
+    what: Option<NextWrite>,
+    held: &[u8],
+) -> io::Result<usize> {
     match what {
-        Some(Next::Write) => to.write(held).await,
-        Some(Next::Flush) => to.flush().await.map(|()| 0),
-        Some(Next::End) => known(to.shutdown().await).map(|()| 0),
+        Some(NextWrite::Data) => to.write(held).await,
+        Some(NextWrite::Flush) => to.flush().await.map(|()| 0),
+        Some(NextWrite::Shutdown) => ignore_not_connected(to.shutdown().await).map(|()| 0),
         None => std::future::pending().await,
     }
 }
 
-const LATE: &str = "it did not take all of it within `flush`";
-const SHORT: &str =
-    "it did not take all of it in time: the function had ended, and what was left in its own socket is gone";
+const FLUSH_TIMEOUT_MESSAGE: &str = "it did not take all of it within `flush`";
+const TRUNCATED_MESSAGE: &str = "it did not take all of it in time: the function had ended, and what was left in its own socket is gone";
 
 /// A destination that is closed knows already that nothing more comes.
-fn known(shut: io::Result<()>) -> io::Result<()> {
+fn ignore_not_connected(shut: io::Result<()>) -> io::Result<()> {
     match shut {
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
         other => other,
@@ -293,7 +319,7 @@ fn known(shut: io::Result<()>) -> io::Result<()> {
 ///
 /// # Errors
 /// When it has reset the connection: that ends it as well, and confirms nothing.
-fn has_all(tcp: &OwnedFd) -> io::Result<bool> {
+fn is_delivered(tcp: &OwnedFd) -> io::Result<bool> {
     let ended = tcp_state(tcp).is_ok_and(|state| state != TcpState::Closing); // before the error: nothing comes in between
     match sockopt::socket_error(tcp)? {
         Err(error) => Err(error.into()),

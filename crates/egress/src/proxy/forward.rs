@@ -8,29 +8,37 @@ use std::time::Duration;
 use rustix::net::{Shutdown, shutdown, sockopt};
 use tokio::net::TcpStream;
 
-use nearpath_connpool::counters::Ledger;
+use nearpath_connpool::counters::DestinationCounters;
 
 /// Bytes that are moved at a time.
-const PIECE: usize = 64 << 10;
+const MAX_CHUNK_BYTES: usize = 64 << 10;
 
 /// Pieces after which others have their turn.
-const AT_A_TIME: u64 = 16;
+const MAX_CHUNKS_PER_TURN: u64 = 16;
 
 thread_local! {
     /// Where bytes are between two system calls. One for all connections of the thread: an idle one needs no memory of its own.
-    static BETWEEN: RefCell<Box<[u8]>> = RefCell::new(vec![0; PIECE].into());
+    static BETWEEN: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_CHUNK_BYTES].into());
 }
 
 /// Carries until both have ended. An end goes on as an end, so that each may still read after it has written all; anything else resets both.
 ///
 /// # Errors
 /// When one of them was reset, or the like.
-pub(crate) async fn carry(client: &TcpStream, server: &TcpStream, ledger: &Ledger) -> io::Result<()> {
-    let mut ends = Ends { client, server, orderly: false };
-    let there = pour(client, server, &ledger.sent);
-    let back = pour(server, client, &ledger.received);
+pub(crate) async fn forward_both_ways(
+    client: &TcpStream,
+    server: &TcpStream,
+    ledger: &DestinationCounters,
+) -> io::Result<()> {
+    let mut ends = ForwardGuard {
+        client,
+        server,
+        ended_orderly: false,
+    };
+    let there = forward_one_way(client, server, &ledger.sent_bytes);
+    let back = forward_one_way(server, client, &ledger.received_bytes);
     tokio::try_join!(there, back)?;
-    ends.orderly = true;
+    ends.ended_orderly = true;
     Ok(())
 }
 
@@ -40,34 +48,34 @@ pub(crate) fn reset_at_close(stream: impl AsFd) {
 }
 
 /// Resets both unless all went well; also when the carrying is given up half-way.
-struct Ends<'a> {
+struct ForwardGuard<'a> {
     client: &'a TcpStream,
     server: &'a TcpStream,
-    orderly: bool,
+    ended_orderly: bool,
 }
 
-impl Drop for Ends<'_> {
+impl Drop for ForwardGuard<'_> {
     fn drop(&mut self) {
-        if !self.orderly {
+        if !self.ended_orderly {
             reset_at_close(self.client);
             reset_at_close(self.server);
         }
     }
 }
 
-async fn pour(from: &TcpStream, to: &TcpStream, count: &Cell<u64>) -> io::Result<()> {
+async fn forward_one_way(from: &TcpStream, to: &TcpStream, count: &Cell<u64>) -> io::Result<()> {
     for piece in 1u64.. {
         from.readable().await?;
-        match BETWEEN.with_borrow_mut(|between| step(from, to, between)) {
-            Ok(Step::End) => return end(to),
-            Ok(Step::Moved(moved, rest)) => {
-                Ledger::count(count, moved as u64);
+        match BETWEEN.with_borrow_mut(|between| forward_chunk(from, to, between)) {
+            Ok(ReadStep::End) => return shutdown_write(to),
+            Ok(ReadStep::Moved(moved, rest)) => {
+                DestinationCounters::increase(count, moved as u64);
                 write_rest(to, &rest).await?;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
-        if piece % AT_A_TIME == 0 {
+        if piece % MAX_CHUNKS_PER_TURN == 0 {
             tokio::task::yield_now().await;
         }
     }
@@ -75,22 +83,22 @@ async fn pour(from: &TcpStream, to: &TcpStream, count: &Cell<u64>) -> io::Result
 }
 
 /// What one look at the reading side brought.
-enum Step {
+enum ReadStep {
     End,
     /// So many bytes were read, and these of them could not be written at once.
     Moved(usize, Vec<u8>),
 }
 
-fn step(from: &TcpStream, to: &TcpStream, between: &mut [u8]) -> io::Result<Step> {
+fn forward_chunk(from: &TcpStream, to: &TcpStream, between: &mut [u8]) -> io::Result<ReadStep> {
     let read = from.try_read(between)?;
     if read == 0 {
-        return Ok(Step::End);
+        return Ok(ReadStep::End);
     }
     let written = match to.try_write(&between[..read]) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
         other => other?,
     };
-    Ok(Step::Moved(read, between[written..read].to_vec()))
+    Ok(ReadStep::Moved(read, between[written..read].to_vec()))
 }
 
 async fn write_rest(to: &TcpStream, mut rest: &[u8]) -> io::Result<()> {
@@ -106,7 +114,7 @@ async fn write_rest(to: &TcpStream, mut rest: &[u8]) -> io::Result<()> {
 }
 
 /// Tells that nothing more comes. One that is closed already knows.
-fn end(to: &TcpStream) -> io::Result<()> {
+fn shutdown_write(to: &TcpStream) -> io::Result<()> {
     match shutdown(to, Shutdown::Write) {
         Err(rustix::io::Errno::NOTCONN) => Ok(()),
         other => Ok(other?),

@@ -12,22 +12,32 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram};
 use tokio::sync::watch;
 use tokio::task::spawn_local;
 
-use super::Exit;
+use super::EgressProxy;
 use crate::EgressInstance;
 
-impl Exit {
+impl EgressProxy {
     /// Serves an instance's hatches, which arrive at `socket`, until it has ended.
-    pub(super) fn attend(self: &Rc<Self>, eip: Eip, hatches: Vec<InnerSocket>, socket: OwnedFd) {
-        let Some((caller, here)) = self.guests.borrow().here(eip) else { return };
+    pub(super) fn serve_inner_sockets(
+        self: &Rc<Self>,
+        eip: Eip,
+        hatches: Vec<InnerSocket>,
+        socket: OwnedFd,
+    ) {
+        let Some((caller, here)) = self.policy.borrow().find_alive(eip) else {
+            return;
+        };
         let exit = Rc::clone(self);
         spawn_local(async move {
-            if let Err(error) = exit.open_hatches(&caller, &here, &hatches, socket).await {
+            if let Err(error) = exit
+                .receive_inner_sockets(&caller, &here, &hatches, socket)
+                .await
+            {
                 tracing::warn!(instance = %caller.caller.instance, %error, "no sockets inside this instance");
             }
         });
     }
 
-    async fn open_hatches(
+    async fn receive_inner_sockets(
         self: &Rc<Self>,
         caller: &Rc<EgressInstance>,
         here: &watch::Receiver<()>,
@@ -36,14 +46,18 @@ impl Exit {
     ) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let socket = UnixDatagram::from_std(socket.into())?;
-        while let Some((number, opened)) =
-            socket.async_io(Interest::READABLE, || inner_socket::receive_next(&socket)).await?
+        while let Some((number, opened)) = socket
+            .async_io(Interest::READABLE, || inner_socket::receive_next(&socket))
+            .await?
         {
-            let Some(hatch) = hatches.get(number) else { continue };
-            let opened = opened.and_then(|opened| self.open_hatch(caller, here.clone(), *hatch, opened));
+            let Some(hatch) = hatches.get(number) else {
+                continue;
+            };
+            let opened = opened
+                .and_then(|opened| self.serve_inner_socket(caller, here.clone(), *hatch, opened));
             if let Err(error) = opened {
                 let at = hatch.address();
-                self.notice(
+                self.notify_tenant(
                     &caller.caller,
                     &at.to_string(),
                     &format!("egress {at} is not reached from this instance: {error}"),
@@ -53,7 +67,7 @@ impl Exit {
         Ok(())
     }
 
-    fn open_hatch(
+    fn serve_inner_socket(
         self: &Rc<Self>,
         caller: &Rc<EgressInstance>,
         mut here: watch::Receiver<()>,
@@ -65,11 +79,13 @@ impl Exit {
             InnerSocket::TcpV6(at) => {
                 rustix::net::sockopt::set_tcp_nodelay(&opened, true)?; // what it accepts has it, too
                 let listener = TcpListener::from_std(opened.into())?;
-                let meet = move |client: TcpStream, _| exit.receive(client, caller.eip, SocketAddr::V6(at));
+                let meet = move |client: TcpStream, _| {
+                    exit.route_connection(client, caller.eip, SocketAddr::V6(at))
+                };
                 spawn_local(async move {
                     tokio::select! {
                         _ = here.changed() => {}
-                        () = super::accept(listener, meet) => {}
+                        () = super::accept_all(listener, meet) => {}
                     }
                 });
             }
@@ -78,7 +94,7 @@ impl Exit {
                 spawn_local(async move {
                     tokio::select! {
                         _ = here.changed() => {}
-                        () = exit.answer_names(caller, socket) => {}
+                        () = exit.serve_names(caller, socket) => {}
                     }
                 });
             }

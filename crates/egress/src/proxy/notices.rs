@@ -5,22 +5,27 @@ use std::time::{Duration, Instant};
 
 use nearpath_types::FunctionId;
 
-const APART: Duration = Duration::from_secs(60);
+const NOTICE_INTERVAL: Duration = Duration::from_secs(60);
 /// Pairs of function and destination that are remembered. Beyond it all are forgotten.
-const MOST: usize = 4_096;
+const MAX_NOTICE_KEYS: usize = 4_096;
 
 /// What was told when, and what was passed over since.
 #[derive(Debug, Default)]
-pub(super) struct Notices(HashMap<(FunctionId, String), (Instant, u64)>);
+pub(super) struct NoticeLimiter(HashMap<(FunctionId, String), (Instant, u64)>);
 
-impl Notices {
+impl NoticeLimiter {
     /// Whether a line about a destination is due, and how many were passed over since the last one.
-    pub(super) fn is_due(&mut self, function: &FunctionId, to: &str, now: Instant) -> Option<u64> {
-        if self.0.len() >= MOST {
+    pub(super) fn take_due(
+        &mut self,
+        function: &FunctionId,
+        to: &str,
+        now: Instant,
+    ) -> Option<u64> {
+        if self.0.len() >= MAX_NOTICE_KEYS {
             self.0.clear();
         }
         match self.0.get_mut(&(function.clone(), to.to_owned())) {
-            Some((last, passed)) if now.saturating_duration_since(*last) < APART => {
+            Some((last, passed)) if now.saturating_duration_since(*last) < NOTICE_INTERVAL => {
                 *passed += 1;
                 None
             }
@@ -38,12 +43,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_minute_for_each_destination() {
-        let (mut notices, start) = (Notices::default(), Instant::now());
+    fn a_destination_gets_one_line_a_minute() {
+        let (mut notices, start) = (NoticeLimiter::default(), Instant::now());
         let f: FunctionId = "f".parse().unwrap();
-        let mut at = |seconds, to| notices.is_due(&f, to, start + Duration::from_secs(seconds));
+        let mut at = |seconds, to| notices.take_due(&f, to, start + Duration::from_secs(seconds));
         assert_eq!(at(0, "db:1"), Some(0));
-        assert_eq!((at(1, "db:1"), at(59, "db:1"), at(59, "db:2")), (None, None, Some(0)));
+        assert_eq!(
+            (at(1, "db:1"), at(59, "db:1"), at(59, "db:2")),
+            (None, None, Some(0))
+        );
         assert_eq!(at(60, "db:1"), Some(2), "and how many were passed over");
         assert_eq!(at(61, "db:1"), None);
     }

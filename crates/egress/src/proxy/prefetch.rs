@@ -4,61 +4,71 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nearpath_types::FunctionId;
-use nearpath_types::egress::Protocol;
+use nearpath_types::egress::EgressProtocol;
 
-use super::Exit;
+use super::EgressProxy;
 use crate::EgressInstance;
-use nearpath_connpool::destination::Destination;
-use nearpath_connpool::pool::Backends;
-use nearpath_connpool::upstream::Upstream;
-use nearpath_dbproxy::{Visit, http, redis};
+use nearpath_connpool::destination::EgressDestination;
+use nearpath_connpool::pool::ConnectionSource;
+use nearpath_connpool::upstream::UpstreamHandle;
+use nearpath_dbproxy::{ClientContext, http, redis};
 
 /// Functions without an instance that are remembered.
-const MOST: usize = 256;
+const MAX_CALLED_FUNCTIONS: usize = 256;
 /// How long an instance may take to be there.
-const PATIENCE: Duration = Duration::from_secs(60);
+const INSTANCE_START_TIMEOUT: Duration = Duration::from_secs(60);
 
-impl Exit {
+impl EgressProxy {
     /// Issues a function's reads; when its first instance is there, if it has none.
-    pub(super) fn foresee(&self, function: &FunctionId) {
-        let found = self.guests.borrow().any_of(function);
+    pub(super) fn prefetch_reads(&self, function: &FunctionId) {
+        let found = self.policy.borrow().any_instance_of(function);
         let Some((caller, backends)) = found else {
-            let (mut called, now) = (self.called.borrow_mut(), Instant::now());
-            called.retain(|_, since| now.saturating_duration_since(*since) < PATIENCE);
-            if called.len() < MOST {
+            let (mut called, now) = (self.called_functions.borrow_mut(), Instant::now());
+            called
+                .retain(|_, since| now.saturating_duration_since(*since) < INSTANCE_START_TIMEOUT);
+            if called.len() < MAX_CALLED_FUNCTIONS {
                 called.insert(function.clone(), now);
             }
             return;
         };
-        for to in caller.destinations.iter().filter(|to| !to.egress.prefetch.is_empty()) {
-            let visit = self.visit_ahead(&caller, to, &backends);
+        for to in caller
+            .destinations
+            .iter()
+            .filter(|to| !to.egress.prefetch.is_empty())
+        {
+            let visit = self.prefetch_context(&caller, to, &backends);
             match to.egress.protocol {
-                Protocol::Http => http::foresee(&visit),
-                Protocol::Redis => redis::foresee(&visit),
+                EgressProtocol::Http => http::prefetch_reads(&visit),
+                EgressProtocol::Redis => redis::prefetch_reads(&visit),
                 _ => {}
             }
         }
     }
 
     /// An instance is there: was its function called while there was none?
-    pub(super) fn foresee_late(&self, function: &FunctionId) {
-        let called = self.called.borrow_mut().remove(function);
-        if called.is_some_and(|since| since.elapsed() < PATIENCE) {
-            self.foresee(function);
+    pub(super) fn prefetch_missed(&self, function: &FunctionId) {
+        let called = self.called_functions.borrow_mut().remove(function);
+        if called.is_some_and(|since| since.elapsed() < INSTANCE_START_TIMEOUT) {
+            self.prefetch_reads(function);
         }
     }
 
-    fn visit_ahead(&self, caller: &Rc<EgressInstance>, to: &Rc<Destination>, backends: &Rc<dyn Backends>) -> Visit {
-        Visit {
+    fn prefetch_context(
+        &self,
+        caller: &Rc<EgressInstance>,
+        to: &Rc<EgressDestination>,
+        backends: &Rc<dyn ConnectionSource>,
+    ) -> ClientContext {
+        ClientContext {
             caller: Rc::clone(&caller.caller),
-            upstream: Upstream {
+            upstream: UpstreamHandle {
                 destination: Rc::clone(to),
-                backends: Rc::clone(backends),
-                rooms: Rc::clone(&self.keeper.rooms),
-                ledger: self.keeper.ledger(to),
+                source: Rc::clone(backends),
+                adapters: Rc::clone(&self.pool.adapters),
+                counters: self.pool.counters_for(to),
             },
-            unwritten: Rc::clone(&self.unwritten),
-            here: None,
+            failed_writes: Rc::clone(&self.failed_writes),
+            instance_alive: None,
         }
     }
 }

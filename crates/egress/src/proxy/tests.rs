@@ -10,103 +10,165 @@ use nearpath_types::{Eip, InstanceId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::forward::{carry, reset_at_close};
-use crate::handle::Admission;
-use crate::policy::{Guests, Refusal};
-use nearpath_connpool::counters::Ledger;
-use nearpath_connpool::destination::{Destination, Key};
-use nearpath_connpool::pool::{Backends, Lease, NoConnection};
+use super::forward::{forward_both_ways, reset_at_close};
+use crate::handle::AdmissionRequest;
+use crate::policy::{EgressPolicy, EgressRefusal};
+use nearpath_connpool::counters::DestinationCounters;
+use nearpath_connpool::destination::{EgressDestination, PoolKey};
+use nearpath_connpool::pool::{ConnectionLease, ConnectionSource, NoConnection};
 
-const STANDS: Ipv4Addr = Ipv4Addr::new(10, 61, 0, 2);
+const NAME_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 61, 0, 2);
 
 /// Never asked.
-struct Nothing;
+struct UnusedSource;
 
-impl Backends for Nothing {
+impl ConnectionSource for UnusedSource {
     fn connect<'a>(
         &'a self,
-        _: &'a Destination,
+        _: &'a EgressDestination,
         _: std::time::Instant,
-    ) -> std::pin::Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>> {
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<ConnectionLease, NoConnection>> + 'a>> {
         Box::pin(std::future::pending())
     }
 }
 
-fn eip(last: u8) -> Eip {
+fn instance_eip(last: u8) -> Eip {
     Eip(Ipv4Addr::new(10, 62, 0, last))
 }
 
-fn admission(instance: u64, function: &str, last: u8) -> Admission {
+fn admission(instance: u64, function: &str, last: u8) -> AdmissionRequest {
     let (function, egress, secrets) = (function.parse().unwrap(), Vec::new(), BTreeMap::new());
-    Admission { instance: InstanceId(instance), function, chain: None, eip: eip(last), egress, secrets }
+    AdmissionRequest {
+        instance: InstanceId(instance),
+        function,
+        chain: None,
+        eip: instance_eip(last),
+        egress,
+        secrets,
+    }
 }
 
-fn db(port: u16) -> Destination {
-    let egress: nearpath_types::Egress = format!("db:{port}").parse().unwrap();
-    let key = Key { owner: "f".into(), to: egress.to(), identity: String::new(), epoch: 1 };
-    Destination { egress, stands: STANDS.into(), key, secrets: BTreeMap::new() }
-}
-
-#[test]
-fn everybody_gets_where_they_declared_and_nowhere_else() {
-    let mut guests = Guests::default();
-    guests.admit(admission(1, "a", 2), vec![db(5432)], Rc::new(Nothing));
-    guests.admit(admission(2, "b", 3), vec![db(6379)], Rc::new(Nothing));
-    let may = |last: u8, to: Ipv4Addr, port| {
-        guests.judge(eip(last).0, SocketAddrV4::new(to, port)).map(|pass| pass.to.key.to.clone())
+fn db_destination(port: u16) -> EgressDestination {
+    let egress: nearpath_types::EgressSpec = format!("db:{port}").parse().unwrap();
+    let key = PoolKey {
+        owner: "f".into(),
+        host_port: egress.host_port(),
+        identity: String::new(),
+        epoch: 1,
     };
-    assert_eq!(may(2, STANDS, 5432).unwrap(), "db:5432");
-    assert_eq!(may(3, STANDS, 6379).unwrap(), "db:6379");
-    for (last, to, port) in
-        [(2, STANDS, 6379), (3, STANDS, 5432), (2, Ipv4Addr::new(10, 61, 0, 3), 5432), (2, eip(1).0, 5432)]
-    {
-        assert!(matches!(may(last, to, port), Err(Refusal::Undeclared(..))), "{last} {to}:{port}");
+    EgressDestination {
+        egress,
+        visible_ip: NAME_ADDRESS.into(),
+        key,
+        secrets: BTreeMap::new(),
     }
-    assert!(matches!(may(4, STANDS, 5432), Err(Refusal::Stranger)));
-    let told = may(2, STANDS, 6379).unwrap_err().to_string();
-    assert!(told.contains("db:6379") && told.contains("a.openfaas-fn"), "by the name that it knows: {told}");
 }
 
 #[test]
-fn an_instance_that_is_gone_is_nobody_and_its_address_another_ones() {
-    let mut guests = Guests::default();
-    guests.admit(admission(1, "a", 2), vec![db(5432)], Rc::new(Nothing));
-    let to = SocketAddrV4::new(STANDS, 5432);
-    let pass = guests.judge(eip(2).0, to).ok().unwrap();
-    assert!(pass.here.has_changed().is_ok(), "it is here");
-    guests.leave(InstanceId(1), eip(2));
-    assert!(pass.here.has_changed().is_err(), "what it has open hears of it");
-    assert!(guests.judge(eip(2).0, to).is_err());
-    guests.admit(admission(7, "b", 2), vec![db(5432)], Rc::new(Nothing));
-    assert!(guests.leave(InstanceId(1), eip(2)).is_none(), "a late word about the one before");
-    assert!(guests.judge(eip(2).0, to).is_ok());
+fn an_instance_reaches_its_declared_destinations_and_no_others() {
+    let mut guests = EgressPolicy::default();
+    guests.admit_instance(
+        admission(1, "a", 2),
+        vec![db_destination(5432)],
+        Rc::new(UnusedSource),
+    );
+    guests.admit_instance(
+        admission(2, "b", 3),
+        vec![db_destination(6379)],
+        Rc::new(UnusedSource),
+    );
+    let may = |last: u8, to: Ipv4Addr, port| {
+        guests
+            .check_connection(instance_eip(last).0, SocketAddrV4::new(to, port))
+            .map(|pass| pass.destination.key.host_port.clone())
+    };
+    assert_eq!(may(2, NAME_ADDRESS, 5432).unwrap(), "db:5432");
+    assert_eq!(may(3, NAME_ADDRESS, 6379).unwrap(), "db:6379");
+    for (last, to, port) in [
+        (2, NAME_ADDRESS, 6379),
+        (3, NAME_ADDRESS, 5432),
+        (2, Ipv4Addr::new(10, 61, 0, 3), 5432),
+        (2, instance_eip(1).0, 5432),
+    ] {
+        assert!(
+            matches!(may(last, to, port), Err(EgressRefusal::Undeclared(..))),
+            "{last} {to}:{port}"
+        );
+    }
+    assert!(matches!(
+        may(4, NAME_ADDRESS, 5432),
+        Err(EgressRefusal::UnknownInstance)
+    ));
+    let told = may(2, NAME_ADDRESS, 6379).unwrap_err().to_string();
+    assert!(
+        told.contains("db:6379") && told.contains("a.openfaas-fn"),
+        "by the name that it knows: {told}"
+    );
 }
 
 #[test]
-fn the_instances_of_a_function_together_have_a_limit_and_others_do_not_feel_it() {
-    let mut guests = Guests::default();
+fn an_ended_instance_loses_its_permits_and_its_address() {
+    let mut guests = EgressPolicy::default();
+    guests.admit_instance(
+        admission(1, "a", 2),
+        vec![db_destination(5432)],
+        Rc::new(UnusedSource),
+    );
+    let to = SocketAddrV4::new(NAME_ADDRESS, 5432);
+    let pass = guests.check_connection(instance_eip(2).0, to).ok().unwrap();
+    assert!(pass.alive.has_changed().is_ok(), "it is here");
+    guests.remove_instance(InstanceId(1), instance_eip(2));
+    assert!(
+        pass.alive.has_changed().is_err(),
+        "what it has open hears of it"
+    );
+    assert!(guests.check_connection(instance_eip(2).0, to).is_err());
+    guests.admit_instance(
+        admission(7, "b", 2),
+        vec![db_destination(5432)],
+        Rc::new(UnusedSource),
+    );
+    assert!(
+        guests
+            .remove_instance(InstanceId(1), instance_eip(2))
+            .is_none(),
+        "a late word about the one before"
+    );
+    assert!(guests.check_connection(instance_eip(2).0, to).is_ok());
+}
+
+#[test]
+fn instances_of_a_function_share_a_limit_that_others_do_not_feel() {
+    let mut guests = EgressPolicy::default();
     for (instance, function, last) in [(1, "a", 2), (2, "a", 3), (3, "b", 4)] {
-        guests.admit(admission(instance, function, last), vec![db(5432)], Rc::new(Nothing));
+        guests.admit_instance(
+            admission(instance, function, last),
+            vec![db_destination(5432)],
+            Rc::new(UnusedSource),
+        );
     }
-    let to = SocketAddrV4::new(STANDS, 5432);
+    let to = SocketAddrV4::new(NAME_ADDRESS, 5432);
     let mut open = Vec::new();
     for number in 0.. {
-        match guests.judge(eip(2 + (number % 2) as u8).0, to) {
+        match guests.check_connection(instance_eip(2 + (number % 2) as u8).0, to) {
             Ok(pass) => open.push(pass),
             Err(refusal) => {
-                assert!(matches!(&refusal, Refusal::Crowded(..)), "{refusal}");
+                assert!(
+                    matches!(&refusal, EgressRefusal::TooManyConnections(..)),
+                    "{refusal}"
+                );
                 break;
             }
         }
     }
     assert_eq!(open.len(), 1_024, "they all wait");
-    assert!(guests.judge(eip(4).0, to).is_ok());
+    assert!(guests.check_connection(instance_eip(4).0, to).is_ok());
     open.pop();
-    assert!(guests.judge(eip(3).0, to).is_ok());
+    assert!(guests.check_connection(instance_eip(3).0, to).is_ok());
 }
 
 /// Two connections, of which the middle ends are to be carried from one to the other.
-async fn pairs() -> [(TcpStream, TcpStream); 2] {
+async fn connected_pairs() -> [(TcpStream, TcpStream); 2] {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let pair = async || {
         let connect = TcpStream::connect(listener.local_addr().unwrap());
@@ -117,9 +179,9 @@ async fn pairs() -> [(TcpStream, TcpStream); 2] {
 }
 
 #[tokio::test]
-async fn each_side_ends_by_itself() {
-    let [(mut client, at_client), (mut server, at_server)] = pairs().await;
-    let ledger = Ledger::default();
+async fn each_direction_ends_by_itself() {
+    let [(mut client, at_client), (mut server, at_server)] = connected_pairs().await;
+    let ledger = DestinationCounters::default();
     let talk = async {
         client.write_all(b"request").await.unwrap();
         client.shutdown().await.unwrap();
@@ -132,15 +194,20 @@ async fn each_side_ends_by_itself() {
         client.read_to_string(&mut heard).await.unwrap();
         assert_eq!(heard, "answer", "the other way is open still");
     };
-    let (carried, ()) = within(async { tokio::join!(carry(&at_client, &at_server, &ledger), talk) }).await;
+    let (carried, ()) =
+        within(async { tokio::join!(forward_both_ways(&at_client, &at_server, &ledger), talk) })
+            .await;
     carried.unwrap();
-    assert_eq!((ledger.sent.get(), ledger.received.get()), (7, 6));
+    assert_eq!(
+        (ledger.sent_bytes.get(), ledger.received_bytes.get()),
+        (7, 6)
+    );
 }
 
 #[tokio::test]
 async fn more_than_fits_waits_for_its_reader() {
-    let [(mut client, at_client), (mut server, at_server)] = pairs().await;
-    let (ledger, all) = (Ledger::default(), vec![7u8; 8 << 20]);
+    let [(mut client, at_client), (mut server, at_server)] = connected_pairs().await;
+    let (ledger, all) = (DestinationCounters::default(), vec![7u8; 8 << 20]);
     let talk = async {
         let writes = async {
             client.write_all(&all).await.unwrap();
@@ -154,21 +221,29 @@ async fn more_than_fits_waits_for_its_reader() {
         };
         tokio::join!(writes, reads);
     };
-    let (carried, ((), ())) =
-        within(async { tokio::join!(carry(&at_client, &at_server, &ledger), async { (talk.await, ()) }) }).await;
+    let (carried, ((), ())) = within(async {
+        tokio::join!(forward_both_ways(&at_client, &at_server, &ledger), async {
+            (talk.await, ())
+        })
+    })
+    .await;
     carried.unwrap();
-    assert_eq!(ledger.sent.get(), all.len() as u64);
+    assert_eq!(ledger.sent_bytes.get(), all.len() as u64);
 }
 
 #[tokio::test]
 async fn a_reset_goes_on_as_a_reset() {
     for client_resets in [true, false] {
-        let [(client, at_client), (server, at_server)] = pairs().await;
-        let (resets, mut hears) = if client_resets { (client, server) } else { (server, client) };
-        let ledger = Ledger::default();
+        let [(client, at_client), (server, at_server)] = connected_pairs().await;
+        let (resets, mut hears) = if client_resets {
+            (client, server)
+        } else {
+            (server, client)
+        };
+        let ledger = DestinationCounters::default();
         reset_at_close(&resets);
         drop(resets);
-        let carried = within(carry(&at_client, &at_server, &ledger)).await;
+        let carried = within(forward_both_ways(&at_client, &at_server, &ledger)).await;
         assert!(carried.is_err());
         drop((at_client, at_server));
         let heard = within(hears.read(&mut [0])).await;
@@ -177,9 +252,9 @@ async fn a_reset_goes_on_as_a_reset() {
 }
 
 #[tokio::test]
-async fn what_is_given_up_half_way_is_reset() {
-    let [(mut client, at_client), (mut server, at_server)] = pairs().await;
-    let ledger = Ledger::default();
+async fn an_aborted_forward_resets_both_sides() {
+    let [(mut client, at_client), (mut server, at_server)] = connected_pairs().await;
+    let ledger = DestinationCounters::default();
     client.write_all(b"half").await.unwrap();
     let given_up = async {
         let mut heard = [0; 4];
@@ -187,13 +262,16 @@ async fn what_is_given_up_half_way_is_reset() {
     };
     within(async {
         tokio::select! {
-            _ = carry(&at_client, &at_server, &ledger) => panic!("nobody has ended"),
+            _ = forward_both_ways(&at_client, &at_server, &ledger) => panic!("nobody has ended"),
             () = given_up => {}
         }
     })
     .await;
     drop((at_client, at_server));
     for end in [&mut client, &mut server] {
-        assert_eq!(within(end.read(&mut [0])).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(
+            within(end.read(&mut [0])).await.unwrap_err().kind(),
+            io::ErrorKind::ConnectionReset
+        );
     }
 }

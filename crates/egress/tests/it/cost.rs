@@ -4,60 +4,82 @@ use std::collections::BTreeMap;
 
 use nearpath_testkit::skip;
 
-use crate::doubts::{client, client_or_skip};
-use crate::harness::{Left, Pool, Setup, natively};
-use crate::server::Server;
+use crate::harness::{PoolSetup, ProgramOutput, TestPool, run_natively};
+use crate::pass_through::{client, client_or_skip};
+use crate::server::LineServer;
 
-const RUNS: usize = 7;
+const RUN_COUNT: usize = 7;
 
 /// Natively, with nothing to give, and with warm sockets, taking turns.
 #[test]
 #[ignore = "a measurement"]
-fn cost() {
-    let server = Server::start();
+fn measure_connect_cost() {
+    let server = LineServer::start();
     let mut command = client_or_skip!("cost", &server);
-    let empty = Pool::with(server.address, 0);
+    let empty = TestPool::with_warm(server.address, 0);
     let mut all: BTreeMap<(String, &str), Vec<f64>> = BTreeMap::new();
-    let mut note = |who, left: Left| {
-        for line in left.out.lines() {
+    let mut note = |who, left: ProgramOutput| {
+        for line in left.stdout.lines() {
             let (what, micros) = line.split_once(' ').unwrap();
-            all.entry((what.to_owned(), who)).or_default().push(micros.parse().unwrap());
+            all.entry((what.to_owned(), who))
+                .or_default()
+                .push(micros.parse().unwrap());
         }
     };
-    for _ in 0..RUNS {
-        let full = Pool::new(server.address, Setup { warm: 420, refill: false, ..Setup::default() });
+    for _ in 0..RUN_COUNT {
+        let full = TestPool::new(
+            server.address,
+            PoolSetup {
+                warm: 420,
+                refills: false,
+                ..PoolSetup::default()
+            },
+        );
         full.tally(); // it has been filled
-        note("1 natively", natively(&mut command));
+        note("1 natively", run_natively(&mut command));
         note("2 through, nothing warm", empty.run(&mut command));
         note("3 through, warm", full.run(&mut command));
-        assert_eq!(full.given(), 400, "{:?}", full.tally());
+        assert_eq!(full.handed_over(), 400, "{:?}", full.tally());
     }
     for ((what, who), mut micros) in all {
         micros.sort_by(f64::total_cmp);
-        println!("{what:10} {who:24} {:6.1} µs ({:.1} to {:.1})", micros[RUNS / 2], micros[0], micros[RUNS - 1]);
+        println!(
+            "{what:10} {who:24} {:6.1} µs ({:.1} to {:.1})",
+            micros[RUN_COUNT / 2],
+            micros[0],
+            micros[RUN_COUNT - 1]
+        );
     }
 }
 
-/// What a neighbour costs that hardly ever runs: as [`cost`], beside a program that connects for ever with a hundredth of a processor.
+/// What a neighbour costs that hardly ever runs: as [`measure_connect_cost`], beside a program that connects for ever with a hundredth of a processor.
 #[test]
 #[ignore = "a measurement"]
-fn beside_a_throttled_neighbour() {
+fn measure_beside_a_throttled_process() {
     use std::io::{BufRead, BufReader};
-    let server = Server::start();
+    let server = LineServer::start();
     let mut command = client_or_skip!("cost", &server);
-    let pool = Pool::to(server.address);
+    let pool = TestPool::for_server(server.address);
     let mut neighbour = pool.start(&mut client_or_skip!("forever", &server));
     let mut line = String::new();
-    BufReader::with_capacity(1, neighbour.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::with_capacity(1, neighbour.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     let left = pool.run(&mut command);
-    println!("beside one that runs:\n{}{}", left.out, left.err);
+    println!("beside one that runs:\n{}{}", left.stdout, left.stderr);
     let group = std::path::Path::new("/sys/fs/cgroup/cpu/nearpath-throttled");
     std::fs::create_dir_all(group).unwrap();
     std::fs::write(group.join("cpu.cfs_quota_us"), "1000").unwrap();
     std::fs::write(group.join("cgroup.procs"), neighbour.id().to_string()).unwrap();
     let left = pool.run(&mut command);
-    println!("beside one that hardly ever does:\n{}{}", left.out, left.err);
-    println!("{}", std::fs::read_to_string(group.join("cpu.stat")).unwrap());
+    println!(
+        "beside one that hardly ever does:\n{}{}",
+        left.stdout, left.stderr
+    );
+    println!(
+        "{}",
+        std::fs::read_to_string(group.join("cpu.stat")).unwrap()
+    );
     neighbour.kill().unwrap();
     neighbour.wait().unwrap();
     std::fs::remove_dir(group).unwrap();

@@ -5,14 +5,14 @@ use std::process::Command;
 
 use nearpath_testkit::skip;
 
-use crate::doubts::{client, client_or_skip};
-use crate::harness::Pool;
-use crate::server::Server;
+use crate::harness::TestPool;
+use crate::pass_through::{client, client_or_skip};
+use crate::server::LineServer;
 
 #[test]
 fn a_client_killed_in_mid_request_leaves_nothing() {
-    let server = Server::start();
-    let pool = Pool::to(server.address);
+    let server = LineServer::start();
+    let pool = TestPool::for_server(server.address);
     for _ in 0..2 {
         let mut child = pool.start(&mut client_or_skip!("wait", &server));
         let mut lines = BufReader::with_capacity(1, child.stdout.take().unwrap());
@@ -23,19 +23,21 @@ fn a_client_killed_in_mid_request_leaves_nothing() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        pool.all_closed();
+        pool.wait_all_closed();
         let next = pool.run(&mut client_or_skip!("plain", &server));
-        assert!(next.out.contains("echo plain 4\n"), "{next:?}");
+        assert!(next.stdout.contains("echo plain 4\n"), "{next:?}");
     }
-    assert_eq!(pool.given(), 12);
+    assert_eq!(pool.handed_over(), 12);
 }
 
 /// Kills one program after the other, each at any moment of a connect.
-pub(crate) fn kill_while_they_connect(pool: &Pool, forever: &mut Command) {
+pub(crate) fn kill_while_they_connect(pool: &TestPool, forever: &mut Command) {
     for round in 0..20 {
         let mut child = pool.start(forever);
         let mut line = String::new();
-        BufReader::with_capacity(1, child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::with_capacity(1, child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert_eq!(line, "connected 0 \n", "round {round}");
         child.kill().unwrap();
         child.wait().unwrap();
@@ -45,18 +47,22 @@ pub(crate) fn kill_while_they_connect(pool: &Pool, forever: &mut Command) {
 /// Kills clients at any moment of a connect; the supervisor serves the others on.
 #[test]
 fn clients_killed_in_mid_call_do_not_stop_the_others() {
-    let server = Server::start();
-    let pool = Pool::to(server.address);
+    let server = LineServer::start();
+    let pool = TestPool::for_server(server.address);
     kill_while_they_connect(&pool, &mut client_or_skip!("forever", &server));
-    assert!(pool.run(&mut client_or_skip!("plain", &server)).out.contains("echo plain 4\n"));
-    pool.all_closed();
+    assert!(
+        pool.run(&mut client_or_skip!("plain", &server))
+            .stdout
+            .contains("echo plain 4\n")
+    );
+    pool.wait_all_closed();
 }
 
 /// What is warm has gone with the pool; the kernel goes on with each call.
 #[test]
 fn without_a_pool_connects_go_on() {
-    let server = Server::start();
-    let pool = Pool::to(server.address);
+    let server = LineServer::start();
+    let pool = TestPool::for_server(server.address);
     let mut child = pool.start(&mut client_or_skip!("forever", &server));
     let mut lines = BufReader::with_capacity(1, child.stdout.take().unwrap());
     let mut next = || {

@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used)] // in the helpers, too
 
 mod cost;
-mod doubts;
 mod harness;
 mod isolation;
-mod kept;
 mod languages;
+mod node_pool;
+mod pass_through;
 mod server;
 mod tenants;

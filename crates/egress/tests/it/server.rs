@@ -4,18 +4,18 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-pub(crate) struct Server {
+pub(crate) struct LineServer {
     pub(crate) address: SocketAddr,
 }
 
-impl Server {
+impl LineServer {
     /// Its threads end with the test's process.
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         thread::spawn(move || {
             for client in listener.incoming() {
-                thread::spawn(move || serve(client.unwrap()));
+                thread::spawn(move || serve_client(client.unwrap()));
             }
         });
         Self { address }
@@ -23,14 +23,14 @@ impl Server {
 }
 
 /// A client that goes away in the middle is nobody's error.
-fn serve(client: TcpStream) {
+fn serve_client(client: TcpStream) {
     let mut lines = BufReader::new(client.try_clone().unwrap());
     let mut line = String::new();
     loop {
         line.clear();
         match lines.read_line(&mut line) {
             Ok(0) => return drop((&client).write_all(b"bye\n")),
-            Ok(_) if line.contains(" HTTP/1.") => respond(&mut lines, &client, &line),
+            Ok(_) if line.contains(" HTTP/1.") => respond_http(&mut lines, &client, &line),
             Ok(_) => drop((&client).write_all(format!("echo {line}").as_bytes())),
             Err(_) => return,
         }
@@ -38,16 +38,24 @@ fn serve(client: TcpStream) {
 }
 
 /// Answers with what was asked for: the path, and how many octets were sent.
-fn respond(lines: &mut BufReader<TcpStream>, mut client: &TcpStream, request: &str) {
+fn respond_http(lines: &mut BufReader<TcpStream>, mut client: &TcpStream, request: &str) {
     let (mut header, mut length) = (String::new(), 0);
     while lines.read_line(&mut header).is_ok_and(|read| read > 2) {
         let lower = header.to_ascii_lowercase();
-        length = lower.strip_prefix("content-length:").map_or(length, |length| length.trim().parse().unwrap());
+        length = lower
+            .strip_prefix("content-length:")
+            .map_or(length, |length| length.trim().parse().unwrap());
         header.clear();
     }
     let mut body = vec![0; length];
     let _ = lines.read_exact(&mut body);
-    let answer = format!("{} and {length} octets\n", request.split(' ').nth(1).unwrap_or_default());
-    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", answer.len());
+    let answer = format!(
+        "{} and {length} octets\n",
+        request.split(' ').nth(1).unwrap_or_default()
+    );
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n",
+        answer.len()
+    );
     let _ = client.write_all((head + &answer).as_bytes());
 }

@@ -1,6 +1,6 @@
 //! Whether a request may go to an instance now, has to wait, or is refused.
 //!
-//! [`Gate`] and [`wait_limits`] decide, without tasks and clocks; [`enter`] waits. While no instance is ready, the request is held and
+//! [`AdmissionGate`] and [`wait_limits`] decide, without tasks and clocks; [`enter`] waits. While no instance is ready, the request is held and
 //! the function woken; the snapshot that brings an instance opens the gate.
 
 mod wait_limits;
@@ -11,23 +11,23 @@ use std::time::Instant;
 use nearpath_types::{PlatformError, Reason, duration, policy};
 
 use crate::COMPONENT;
-use crate::call::Call;
-use crate::function::{Closed, Entry, Gate, Permit, Waiter};
-use wait_limits::{Next, Patience};
+use crate::call::GatewayCall;
+use crate::function::{AdmissionGate, AdmissionPermit, GateClosed, GateEntry, GateWaiter};
+use wait_limits::{WaitDecision, WaitLimits};
 
 /// Lets the request in, now or when its turn comes.
 ///
 /// # Errors
 /// `overload`, `queue_timeout`, `cold_timeout`, or `no_function` when it is removed meanwhile.
-pub(crate) async fn enter(call: &mut Call) -> Result<Permit, PlatformError> {
-    if call.route.foresees {
-        call.lane.control.called(&call.function.id);
+pub(crate) async fn admit_call(call: &mut GatewayCall) -> Result<AdmissionPermit, PlatformError> {
+    if call.route.prefetches {
+        call.worker.control.note_call(&call.function.id);
     }
-    match call.function.gate.enter() {
-        Entry::In(permit) => Ok(permit),
-        Entry::Wait(waiter, first) => Box::pin(wait(call, waiter, first)).await,
-        Entry::Full => Err(overload(call)),
-        Entry::Closed => Err(gone(call)),
+    match call.function.gate.enter_gate() {
+        GateEntry::Admitted(permit) => Ok(permit),
+        GateEntry::Queued(waiter, first) => Box::pin(wait_for_permit(call, waiter, first)).await,
+        GateEntry::Full => Err(overload_error(call)),
+        GateEntry::Closed => Err(removed_error(call)),
     }
 }
 
@@ -35,44 +35,63 @@ pub(crate) async fn enter(call: &mut Call) -> Result<Permit, PlatformError> {
 ///
 /// # Errors
 /// As [`enter`], but for `overload`.
-pub(crate) async fn enter_again(call: &mut Call, permit: Option<Permit>) -> Result<Permit, PlatformError> {
-    let place = match permit {
-        Some(permit) => Gate::step_back(permit),
-        None => call.function.gate.rejoin(),
+pub(crate) async fn readmit_call(
+    call: &mut GatewayCall,
+    permit: Option<AdmissionPermit>,
+) -> Result<AdmissionPermit, PlatformError> {
+    let queued = match permit {
+        Some(permit) => AdmissionGate::requeue_first(permit),
+        None => call.function.gate.requeue_without_permit(),
     };
-    match place {
-        Ok(waiter) => wait(call, waiter, false).await,
-        Err(Closed) => Err(gone(call)),
+    match queued {
+        Ok(waiter) => wait_for_permit(call, waiter, false).await,
+        Err(GateClosed) => Err(removed_error(call)),
     }
 }
 
-async fn wait(call: &mut Call, mut waiter: Waiter, first: bool) -> Result<Permit, PlatformError> {
-    let patience = Patience::new(Instant::now(), &call.route.policy, call.clock.deadline());
+async fn wait_for_permit(
+    call: &mut GatewayCall,
+    mut waiter: GateWaiter,
+    first: bool,
+) -> Result<AdmissionPermit, PlatformError> {
+    let limits = WaitLimits::new(
+        Instant::now(),
+        &call.route.policy,
+        call.deadlines.deadline(),
+    );
     let mut first = first;
     loop {
         let now = Instant::now();
         let cold = call.function.route().is_cold();
-        let until = match patience.judge(now, cold) {
-            Next::Until(until) => until,
-            Next::Refuse(reason) => return Err(refusal(call, reason, &patience, now)),
+        let until = match limits.decide(now, cold) {
+            WaitDecision::WaitUntil(until) => until,
+            WaitDecision::Refuse(reason) => return Err(timeout_error(call, reason, &limits, now)),
         };
-        if cold && call.function.bell.ring(now, std::mem::take(&mut first)) {
-            call.lane.control.wake(&call.function.id);
+        if cold
+            && call
+                .function
+                .wake_throttle
+                .claim_wake(now, std::mem::take(&mut first))
+        {
+            call.worker.control.wake_function(&call.function.id);
         }
-        if let Ok(called) = tokio::time::timeout_at(until.into(), Pin::new(&mut waiter)).await {
-            call.admitted = Instant::now();
-            call.record.queue_wait += patience.waited(call.admitted);
+        if let Ok(admitted) = tokio::time::timeout_at(until.into(), Pin::new(&mut waiter)).await {
+            call.admitted_at = Instant::now();
+            call.record.queue_wait += limits.waited_for(call.admitted_at);
             call.route = call.function.route();
-            return called.map_err(|Closed| gone(call));
+            return admitted.map_err(|GateClosed| removed_error(call));
         }
     }
 }
 
-fn overload(call: &Call) -> PlatformError {
+fn overload_error(call: &GatewayCall) -> PlatformError {
     let policy = &call.route.policy;
     let message = match (call.route.is_cold(), policy.max_inflight) {
         (true, _) => {
-            format!("{} has no ready instance and {} requests wait for one already", call.function.name, policy.queue)
+            format!(
+                "{} has no ready instance and {} requests wait for one already",
+                call.function.name, policy.queue
+            )
         }
         (_, limit) => format!(
             "{}: every one of {} instances has {} requests, and {} more wait already",
@@ -85,22 +104,48 @@ fn overload(call: &Call) -> PlatformError {
     PlatformError::new(COMPONENT, Reason::Overload, message).governed_by(policy::QUEUE)
 }
 
-fn gone(call: &Call) -> PlatformError {
+fn removed_error(call: &GatewayCall) -> PlatformError {
     PlatformError::new(
         COMPONENT,
         Reason::NoFunction,
-        format!("{} was removed while the request waited", call.function.name),
+        format!(
+            "{} was removed while the request waited",
+            call.function.name
+        ),
     )
 }
 
-fn refusal(call: &Call, reason: Reason, patience: &Patience, now: Instant) -> PlatformError {
+fn timeout_error(
+    call: &GatewayCall,
+    reason: Reason,
+    limits: &WaitLimits,
+    now: Instant,
+) -> PlatformError {
     let name = &call.function.name;
-    let waited = duration::format(std::time::Duration::from_millis(patience.waited(now).as_millis() as u64));
-    let (what, setting) = match reason {
-        Reason::ColdTimeout => (format!("no instance of {name} became ready within {waited}"), policy::COLD_TIMEOUT),
-        _ => (format!("no instance of {name} was free within {waited}"), policy::QUEUE_TIMEOUT),
+    let waited = duration::format_duration(std::time::Duration::from_millis(
+        limits.waited_for(now).as_millis() as u64,
+    ));
+    let (description, setting) = match reason {
+        Reason::ColdTimeout => (
+            format!("no instance of {name} became ready within {waited}"),
+            policy::COLD_TIMEOUT,
+        ),
+        _ => (
+            format!("no instance of {name} was free within {waited}"),
+            policy::QUEUE_TIMEOUT,
+        ),
     };
-    let trouble = call.function.route().trouble.as_ref().map(|trouble| format!(": {trouble}")).unwrap_or_default();
-    let setting = if patience.own_deadline_passed(now) { call.clock.total_setting() } else { setting };
-    PlatformError::new(COMPONENT, reason, format!("{what}{trouble}")).governed_by(setting)
+    let trouble = call
+        .function
+        .route()
+        .trouble
+        .as_ref()
+        .map(|trouble| format!(": {trouble}"))
+        .unwrap_or_default();
+    let setting = if limits.is_deadline_passed(now) {
+        call.deadlines.total_setting()
+    } else {
+        setting
+    };
+    PlatformError::new(COMPONENT, reason, format!("{description}{trouble}")).governed_by(setting)
 }

@@ -9,7 +9,7 @@ use slab::Slab;
 /// A response that is not complete.
 pub(crate) trait OpenResponse {
     /// Cuts the response if its deadline is over, or if its caller took nothing for more than `stuck` ticks.
-    fn cut_if_overdue(&self, now: Instant, tick: u32, stuck: u32);
+    fn cut_if_overdue(&self, now: Instant, tick: u32, max_idle_ticks: u32);
 }
 
 /// The open responses of a thread.
@@ -30,9 +30,9 @@ impl OpenResponses {
     }
 
     /// Cuts every response that is overdue.
-    pub(crate) fn sweep(&self, now: Instant, tick: u32, stuck: u32) {
+    pub(crate) fn cut_overdue(&self, now: Instant, tick: u32, max_idle_ticks: u32) {
         for (_, response) in self.0.borrow().iter() {
-            response.cut_if_overdue(now, tick, stuck);
+            response.cut_if_overdue(now, tick, max_idle_ticks);
         }
     }
 }

@@ -12,38 +12,38 @@ use std::time::{Duration, SystemTime};
 use http::HeaderValue;
 use tokio::sync::Notify;
 
+use super::gateway_state::GatewayState;
 use super::open_responses::OpenResponses;
-use super::shared::Shared;
-use crate::Settings;
-use crate::control::Control;
-use crate::function::Table;
-use crate::record::{Recorder, Totals};
-use crate::transport::{Domains, Lines, Pools};
+use crate::GatewaySettings;
+use crate::control::GatewayControl;
+use crate::function::RoutingTable;
+use crate::record::{CompletionRecorder, GatewayTotals};
+use crate::transport::{QuicConnections, ShmDomains, TcpPools};
 
 /// The context of one serving thread.
 pub(crate) struct WorkerContext {
     /// The functions that can be called.
-    pub table: Arc<Table>,
+    pub table: Arc<RoutingTable>,
     /// Wakes functions, and answers the administrator.
-    pub control: Arc<dyn Control>,
+    pub control: Arc<dyn GatewayControl>,
     /// Counters beside the functions'.
-    pub totals: Arc<Totals>,
+    pub totals: Arc<GatewayTotals>,
     /// Records requests when they end.
-    pub recorder: Rc<Recorder>,
+    pub recorder: Rc<CompletionRecorder>,
     /// `X-Served-By`.
     pub served_by: HeaderValue,
-    /// See [`Settings::connect_timeout`].
+    /// See [`GatewaySettings::connect_timeout`].
     pub connect_timeout: Duration,
-    /// See [`Settings::body_idle_timeout`].
-    pub body_idle: Duration,
-    /// See [`Settings::attempts`].
-    pub attempts: usize,
+    /// See [`GatewaySettings::body_idle_timeout`].
+    pub body_idle_timeout: Duration,
+    /// See [`GatewaySettings::max_attempts`].
+    pub max_attempts: usize,
     /// Connections to instances over TCP.
-    pub pools: Pools,
+    pub tcp_pools: TcpPools,
     /// Connections to instances over QUIC.
-    pub lines: Lines,
+    pub quic_connections: QuicConnections,
     /// Endpoints in the security domains of instances.
-    pub domains: Domains,
+    pub shm_domains: ShmDomains,
     /// Responses on their way to callers.
     pub open_responses: OpenResponses,
     tick: Arc<AtomicU32>,
@@ -51,75 +51,84 @@ pub(crate) struct WorkerContext {
     /// Tick plus one at which the date was made, and the date.
     date: Cell<(u32, [u8; 29])>,
     /// Connections and tunnels that have not ended.
-    tasks: Cell<usize>,
-    idle: Notify,
+    task_count: Cell<usize>,
+    task_ended: Notify,
 }
 
 impl WorkerContext {
     /// A thread's context, without connections. `seed` should differ between threads.
-    pub(crate) fn new(settings: &Settings, shared: &Shared, seed: u64) -> Rc<Self> {
+    pub(crate) fn new(settings: &GatewaySettings, shared: &GatewayState, seed: u64) -> Rc<Self> {
         Rc::new(Self {
             table: shared.table.clone(),
             control: shared.control.clone(),
             totals: shared.totals.clone(),
-            recorder: Rc::new(Recorder::new(shared.totals.clone(), shared.log.clone())),
+            recorder: Rc::new(CompletionRecorder::new(
+                shared.totals.clone(),
+                shared.log.clone(),
+            )),
             served_by: shared.served_by.clone(),
             connect_timeout: settings.connect_timeout,
-            body_idle: settings.body_idle_timeout,
-            attempts: settings.attempts.max(1),
-            pools: Pools::default(),
-            lines: Lines::new(shared.caller.clone()),
-            domains: Domains::default(),
+            body_idle_timeout: settings.body_idle_timeout,
+            max_attempts: settings.max_attempts.max(1),
+            tcp_pools: TcpPools::default(),
+            quic_connections: QuicConnections::new(shared.caller.clone()),
+            shm_domains: ShmDomains::default(),
             open_responses: OpenResponses::default(),
             tick: Arc::default(),
             seed: Cell::new(seed | 1),
             date: Cell::new((0, [0; 29])),
-            tasks: Cell::new(0),
-            idle: Notify::new(),
+            task_count: Cell::new(0),
+            task_ended: Notify::new(),
         })
     }
 
     /// Returns a number that need not be unpredictable (xorshift64).
-    pub(crate) fn random(&self) -> u64 {
-        let mut x = self.seed.get();
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.seed.set(x);
-        x
+    pub(crate) fn next_random(&self) -> u64 {
+        let mut state = self.seed.get();
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        self.seed.set(state);
+        state
     }
 
     /// Returns the ticks so far, of a quarter of a second each. Cheaper than reading the clock.
-    pub(crate) fn now(&self) -> u32 {
+    pub(crate) fn current_tick(&self) -> u32 {
         self.tick.load(Ordering::Relaxed)
     }
 
     /// Returns the tick counter itself, for connections.
-    pub(crate) fn ticks(&self) -> &Arc<AtomicU32> {
+    pub(crate) fn tick_counter(&self) -> &Arc<AtomicU32> {
         &self.tick
     }
 
     /// Returns the `Date` of a response (RFC 9110 section 5.6.7), exact to a tick.
-    pub(crate) fn date(&self) -> [u8; 29] {
-        let (now, (at, date)) = (self.now(), self.date.get());
+    pub(crate) fn http_date(&self) -> [u8; 29] {
+        let (now, (at, date)) = (self.current_tick(), self.date.get());
         if at == now.wrapping_add(1) {
             return date;
         }
         let text = httpdate::fmt_http_date(SystemTime::now());
-        let date = text.as_bytes().try_into().expect("an HTTP date has 29 bytes");
+        let date = text
+            .as_bytes()
+            .try_into()
+            .expect("an HTTP date has 29 bytes");
         self.date.set((now.wrapping_add(1), date));
         date
     }
 
     /// Runs a connection or tunnel on this thread; the drain waits for it.
     pub(crate) fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
-        tokio::task::spawn_local(Counted { task, _busy: Task::new(self) });
+        tokio::task::spawn_local(Counted {
+            task,
+            _busy: TaskGuard::new(self),
+        });
     }
 
     /// Waits until no connection and no tunnel is left.
-    pub(crate) async fn settled(&self) {
-        while self.tasks.get() > 0 {
-            self.idle.notified().await;
+    pub(crate) async fn wait_until_idle(&self) {
+        while self.task_count.get() > 0 {
+            self.task_ended.notified().await;
         }
     }
 }
@@ -130,7 +139,7 @@ pin_project_lite::pin_project! {
     struct Counted<F> {
         #[pin]
         task: F,
-        _busy: Task,
+        _busy: TaskGuard,
     }
 }
 
@@ -143,18 +152,18 @@ impl<F: Future<Output = ()>> Future for Counted<F> {
 }
 
 /// Counts a task for as long as it lives.
-struct Task(Rc<WorkerContext>);
+struct TaskGuard(Rc<WorkerContext>);
 
-impl Task {
-    fn new(lane: &Rc<WorkerContext>) -> Self {
-        lane.tasks.set(lane.tasks.get() + 1);
-        Self(lane.clone())
+impl TaskGuard {
+    fn new(worker: &Rc<WorkerContext>) -> Self {
+        worker.task_count.set(worker.task_count.get() + 1);
+        Self(worker.clone())
     }
 }
 
-impl Drop for Task {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
-        self.0.tasks.set(self.0.tasks.get() - 1);
-        self.0.idle.notify_one();
+        self.0.task_count.set(self.0.task_count.get() - 1);
+        self.0.task_ended.notify_one();
     }
 }

@@ -8,59 +8,68 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use nearpath_types::Reason;
 use nearpath_wire::{Body, BoxError};
 
-use super::response_body::Passing;
-use crate::record::Completion;
+use super::response_body::ResponseBody;
+use crate::record::CompletionRecord;
 
 /// The body of an answer.
-pub(crate) enum Content {
+pub(crate) enum ResponseContent {
     /// Made by the platform, and recorded.
-    Own(Body),
+    Platform(Body),
     /// Made by the administrator's side; recorded at its end.
-    Admin(Body, Completion),
+    Admin(Body, CompletionRecord),
     /// Made by a function.
-    Function(Passing),
+    Function(ResponseBody),
 }
 
-impl Content {
+impl ResponseContent {
     /// Nobody will take the rest, for this reason.
-    pub(crate) fn cut(&mut self, reason: Reason) {
+    pub(crate) fn cut_short(&mut self, reason: Reason) {
         match self {
-            Self::Own(_) => {} // recorded when it was made
-            Self::Admin(_, record) => record.cut(reason),
-            Self::Function(passing) => passing.give_up(reason),
+            Self::Platform(_) => {} // recorded when it was made
+            Self::Admin(_, record) => record.mark_cut(reason),
+            Self::Function(body) => body.cut_short(reason),
         }
     }
 
     /// The administrator's answer. `bodiless`: hyper will not ask for the body.
-    pub(crate) fn admin(body: Body, mut record: Completion, bodiless: bool) -> Self {
-        if bodiless || body.is_end_stream() {
-            record.finished();
+    pub(crate) fn from_admin(body: Body, mut record: CompletionRecord, has_no_body: bool) -> Self {
+        if has_no_body || body.is_end_stream() {
+            record.mark_finished();
         }
         Self::Admin(body, record)
     }
 }
 
-fn count(record: &mut Completion, polled: &Poll<Option<Result<Frame<Bytes>, BoxError>>>, ended: bool) {
+fn count_frame(
+    record: &mut CompletionRecord,
+    polled: &Poll<Option<Result<Frame<Bytes>, BoxError>>>,
+    ended: bool,
+) {
     match polled {
-        Poll::Ready(Some(Ok(frame))) => record.bytes_out += frame.data_ref().map_or(0, Bytes::len) as u64,
-        Poll::Ready(Some(Err(_))) => record.cut(Reason::ResponseCut),
+        Poll::Ready(Some(Ok(frame))) => {
+            record.bytes_out += frame.data_ref().map_or(0, Bytes::len) as u64
+        }
+        Poll::Ready(Some(Err(_))) => record.mark_cut(Reason::ResponseCut),
         Poll::Ready(None) | Poll::Pending => {}
     }
     if ended || matches!(polled, Poll::Ready(None)) {
-        record.finished();
+        record.mark_finished();
     }
 }
 
-impl HttpBody for Content {
+impl HttpBody for ResponseContent {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
-            Self::Own(body) => Pin::new(body).poll_frame(cx),
+            Self::Platform(body) => Pin::new(body).poll_frame(cx),
             Self::Admin(body, record) => {
                 let polled = Pin::new(&mut *body).poll_frame(cx);
-                count(record, &polled, body.is_end_stream());
+                count_frame(record, &polled, body.is_end_stream());
                 polled
             }
             Self::Function(body) => Pin::new(body).poll_frame(cx),
@@ -69,14 +78,14 @@ impl HttpBody for Content {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Own(body) | Self::Admin(body, _) => body.is_end_stream(),
+            Self::Platform(body) | Self::Admin(body, _) => body.is_end_stream(),
             Self::Function(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Own(body) | Self::Admin(body, _) => body.size_hint(),
+            Self::Platform(body) | Self::Admin(body, _) => body.size_hint(),
             Self::Function(body) => body.size_hint(),
         }
     }

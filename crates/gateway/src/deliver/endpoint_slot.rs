@@ -2,38 +2,38 @@
 
 use std::sync::Arc;
 
-use crate::function::{Endpoint, Function, Permit, Route};
+use crate::function::{ActiveRoute, AdmissionPermit, FunctionEntry, InstanceEndpoint};
 
 /// A request's place at one instance. Dropping it lets the next one in.
 #[derive(Debug)]
-pub(crate) struct Place {
-    permit: Option<Permit>,
+pub(crate) struct EndpointSlot {
+    permit: Option<AdmissionPermit>,
     /// The instance.
-    pub endpoint: Arc<Endpoint>,
+    pub endpoint: Arc<InstanceEndpoint>,
 }
 
-impl Place {
-    /// Gives the place up, but keeps the permit. `None`: the instance was withdrawn and the permit with it.
-    pub(crate) fn leave(mut self) -> Option<Permit> {
+impl EndpointSlot {
+    /// Gives the place up, but keeps the permit. `NoConnection`: the instance was withdrawn and the permit with it.
+    pub(crate) fn give_up(mut self) -> Option<AdmissionPermit> {
         let permit = self.permit.take();
-        self.release(permit)
+        self.release_endpoint(permit)
     }
 
-    fn release(&self, permit: Option<Permit>) -> Option<Permit> {
+    fn release_endpoint(&self, permit: Option<AdmissionPermit>) -> Option<AdmissionPermit> {
         match self.endpoint.release() {
             true => permit,
             false => {
-                drop(permit.and_then(Permit::forget));
+                drop(permit.and_then(AdmissionPermit::disarm));
                 None
             }
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for EndpointSlot {
     fn drop(&mut self) {
         if let Some(permit) = self.permit.take() {
-            drop(self.release(Some(permit)));
+            drop(self.release_endpoint(Some(permit)));
         }
     }
 }
@@ -42,26 +42,47 @@ impl Drop for Place {
 ///
 /// # Errors
 /// The permit back, when no instance has room.
-pub(crate) fn pick(route: &Route, permit: Permit, tried: &[u64], random: u64) -> Result<Place, Permit> {
+pub(crate) fn pick_slot(
+    route: &ActiveRoute,
+    permit: AdmissionPermit,
+    tried: &[u64],
+    random: u64,
+) -> Result<EndpointSlot, AdmissionPermit> {
     let limit = route.policy.max_inflight.unwrap_or(u32::MAX >> 1);
     let ready = &route.ready;
-    let fresh = |endpoint: &&Arc<Endpoint>| !tried.contains(&endpoint.serial);
-    let drawn = draw(ready.len(), random).map(|(a, b)| lighter(&ready[a], &ready[b]));
-    let any = || ready.iter().filter(fresh).find(|endpoint| endpoint.take(limit));
-    match drawn.filter(fresh).filter(|endpoint| endpoint.take(limit)).or_else(any) {
-        Some(endpoint) => Ok(Place { permit: Some(permit), endpoint: endpoint.clone() }),
+    let is_untried = |endpoint: &&Arc<InstanceEndpoint>| !tried.contains(&endpoint.serial);
+    let drawn = draw_pair(ready.len(), random).map(|(a, b)| less_loaded(&ready[a], &ready[b]));
+    let first_untried = || {
+        ready
+            .iter()
+            .filter(is_untried)
+            .find(|endpoint| endpoint.try_acquire(limit))
+    };
+    match drawn
+        .filter(is_untried)
+        .filter(|endpoint| endpoint.try_acquire(limit))
+        .or_else(first_untried)
+    {
+        Some(endpoint) => Ok(EndpointSlot {
+            permit: Some(permit),
+            endpoint: endpoint.clone(),
+        }),
         None => Err(permit),
     }
 }
 
 /// Whether `pick` could find an instance that was not tried.
-pub(super) fn all_tried(function: &Function, tried: &[u64]) -> bool {
+pub(super) fn all_ready_tried(function: &FunctionEntry, tried: &[u64]) -> bool {
     let route = function.route();
-    !route.ready.is_empty() && route.ready.iter().all(|endpoint| tried.contains(&endpoint.serial))
+    !route.ready.is_empty()
+        && route
+            .ready
+            .iter()
+            .all(|endpoint| tried.contains(&endpoint.serial))
 }
 
 /// Two different numbers below `n`, or twice 0 when there is only one.
-fn draw(n: usize, random: u64) -> Option<(usize, usize)> {
+fn draw_pair(n: usize, random: u64) -> Option<(usize, usize)> {
     if n < 2 {
         return (n == 1).then_some((0, 0));
     }
@@ -70,8 +91,11 @@ fn draw(n: usize, random: u64) -> Option<(usize, usize)> {
     Some((a, if b >= a { b + 1 } else { b }))
 }
 
-fn lighter<'a>(a: &'a Arc<Endpoint>, b: &'a Arc<Endpoint>) -> &'a Arc<Endpoint> {
-    let load = |endpoint: &Endpoint| endpoint.load().unwrap_or(u32::MAX);
+fn less_loaded<'a>(
+    a: &'a Arc<InstanceEndpoint>,
+    b: &'a Arc<InstanceEndpoint>,
+) -> &'a Arc<InstanceEndpoint> {
+    let load = |endpoint: &InstanceEndpoint| endpoint.request_count().unwrap_or(u32::MAX);
     if load(b) < load(a) { b } else { a }
 }
 
@@ -83,16 +107,17 @@ mod tests {
     proptest! {
         #[test]
         fn two_different_ones_are_drawn(n in 2usize..1_000, random in any::<u64>()) {
-            let (a, b) = draw(n, random).unwrap();
+            let (a, b) = draw_pair(n, random).unwrap();
             prop_assert!(a != b && a < n && b < n);
         }
     }
 
     #[test]
     fn every_pair_can_be_drawn() {
-        let pairs: std::collections::HashSet<_> =
-            (0..3u64).flat_map(|a| (0..2u64).map(move |b| draw(3, a << 32 | b).unwrap())).collect();
+        let pairs: std::collections::HashSet<_> = (0..3u64)
+            .flat_map(|a| (0..2u64).map(move |b| draw_pair(3, a << 32 | b).unwrap()))
+            .collect();
         assert_eq!(pairs.len(), 6);
-        assert_eq!((draw(0, 7), draw(1, 7)), (None, Some((0, 0))));
+        assert_eq!((draw_pair(0, 7), draw_pair(1, 7)), (None, Some((0, 0))));
     }
 }

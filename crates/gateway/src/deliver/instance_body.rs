@@ -7,33 +7,36 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use nearpath_wire::BoxError;
-use nearpath_wire::quic::Answer;
+use nearpath_wire::quic::QuicResponseBody;
 
-use super::shm_body::Parts;
+use super::shm_body::ShmBody;
 
 /// See the module.
-pub(crate) enum Source {
+pub(crate) enum InstanceBody {
     /// Over a connection.
     Http(Incoming),
     /// On a stream of a QUIC connection. Boxed: all sources would be as large otherwise.
-    Quic(Box<Answer>),
+    Quic(Box<QuicResponseBody>),
     /// In shared memory, whole; the slot is given back when the last byte has gone.
-    Memory(Bytes),
+    Shm(Bytes),
     /// In shared memory, as the function writes it.
-    Parts(Parts),
+    ShmStream(ShmBody),
 }
 
-impl Body for Source {
+impl Body for InstanceBody {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
             Self::Http(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
             Self::Quic(body) => Pin::new(&mut **body).poll_frame(cx).map_err(Into::into),
-            Self::Memory(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Self::Memory(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Self::Parts(parts) => parts.poll_frame(cx),
+            Self::Shm(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Shm(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::ShmStream(parts) => parts.poll_frame(cx),
         }
     }
 
@@ -41,8 +44,8 @@ impl Body for Source {
         match self {
             Self::Http(body) => body.is_end_stream(),
             Self::Quic(body) => body.is_end_stream(),
-            Self::Memory(bytes) => bytes.is_empty(),
-            Self::Parts(parts) => parts.is_over(),
+            Self::Shm(bytes) => bytes.is_empty(),
+            Self::ShmStream(parts) => parts.is_complete(),
         }
     }
 
@@ -50,8 +53,8 @@ impl Body for Source {
         match self {
             Self::Http(body) => body.size_hint(),
             Self::Quic(body) => body.size_hint(),
-            Self::Memory(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Parts(parts) => parts.size_hint(),
+            Self::Shm(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::ShmStream(parts) => parts.size_hint(),
         }
     }
 }

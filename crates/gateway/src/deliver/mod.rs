@@ -1,7 +1,7 @@
 //! Brings a request to an instance and the answer back.
 //!
-//! [`Delivery`] picks an instance and sends; while provably nothing was sent it tries another one, or asks to be admitted again. After
-//! the first byte a request is never repeated. [`reply`] hands the answer to the caller as it comes, and holds the request's
+//! [`RequestDelivery`] picks an instance and sends; while provably nothing was sent it tries another one, or asks to be admitted again. After
+//! the first byte a request is never repeated. [`into_response`] hands the answer to the caller as it comes, and holds the request's
 //! place until its end.
 
 mod attempt;
@@ -32,143 +32,182 @@ use hyper::upgrade::OnUpgrade;
 use nearpath_types::PlatformError;
 use nearpath_wire::Body;
 
-pub(crate) use content::Content;
-pub(crate) use delivery_errors::{lost_reply, too_late};
-pub(crate) use endpoint_slot::{Place, pick};
-pub(crate) use open_response::Held;
-pub use outgoing_request::functions_uri;
-pub(crate) use quic::open_ahead;
+pub(crate) use content::ResponseContent;
+pub(crate) use delivery_errors::{lost_reply_error, timeout_error};
+pub(crate) use endpoint_slot::{EndpointSlot, pick_slot};
+pub(crate) use open_response::RequestGuard;
+pub use outgoing_request::function_uri;
+pub(crate) use quic::open_ahead_of_calls;
 
-use crate::call::Call;
-use crate::function::Permit;
+use crate::call::GatewayCall;
+use crate::function::AdmissionPermit;
 use crate::request;
-use attempt::attempt;
-use attempt_outcome::Attempt;
-use instance_body::Source;
-use response_body::Passing;
-use retry::Retries;
+use attempt::try_instance;
+use attempt_outcome::AttemptOutcome;
+use instance_body::InstanceBody;
+use response_body::ResponseBody;
+use retry::RetryState;
 
 /// The head of an answer, and what its request holds.
-pub(crate) struct Answer {
-    response: Response<Source>,
-    held: Held,
+pub(crate) struct InstanceAnswer {
+    response: Response<InstanceBody>,
+    guard: RequestGuard,
     /// The caller's side of an upgrade.
     caller: Option<OnUpgrade>,
 }
 
-impl Answer {
+impl InstanceAnswer {
     /// An answer that came through memory.
-    pub(crate) fn from_memory(reply: nearpath_domain::CallReply, place: Place) -> Self {
-        Self { response: shm::response(reply), held: Held { place, line: None }, caller: None }
+    pub(crate) fn from_shm(reply: nearpath_domain::CallReply, slot: EndpointSlot) -> Self {
+        Self {
+            response: shm::to_response(reply),
+            guard: RequestGuard {
+                slot,
+                connection: None,
+            },
+            caller: None,
+        }
     }
 }
 
 /// The reason for which a request has no answer from a round over the instances.
-pub(crate) enum Undelivered {
+pub(crate) enum SendFailure {
     /// It may have run, or its time is over.
     Failed(PlatformError),
     /// No instance is left to try: it has to be admitted again, with its permit if that is still valid.
-    Readmit(Option<Permit>),
+    Readmit(Option<AdmissionPermit>),
 }
 
-impl From<PlatformError> for Undelivered {
+impl From<PlatformError> for SendFailure {
     fn from(error: PlatformError) -> Self {
         Self::Failed(error)
     }
 }
 
 /// One request on its way to the instances.
-pub(crate) struct Delivery {
-    retries: Retries,
+pub(crate) struct RequestDelivery {
+    retries: RetryState,
     caller: Option<OnUpgrade>,
 }
 
-impl Delivery {
+impl RequestDelivery {
     /// Prepares the request for sending.
     ///
     /// # Errors
     /// `body_too_large` when the request says so itself.
-    pub(crate) fn begin(call: &mut Call) -> Result<Self, PlatformError> {
-        let upgrade = call.request.as_mut().filter(|_| call.asked.upgrade);
+    pub(crate) fn prepare(call: &mut GatewayCall) -> Result<Self, PlatformError> {
+        let upgrade = call.request.as_mut().filter(|_| call.options.wants_upgrade);
         let caller = upgrade.map(hyper::upgrade::on);
-        outgoing_request::prepare(call)?;
-        Ok(Self { retries: Retries::default(), caller })
+        outgoing_request::prepare_request(call)?;
+        Ok(Self {
+            retries: RetryState::default(),
+            caller,
+        })
     }
 
     /// The same for a request that one instance has refused already. Returns the permit, unless the refusal voided it.
     ///
     /// # Errors
-    /// As [`Delivery::begin`].
-    pub(crate) fn after_refusal(
-        call: &mut Call,
-        refused: Place,
+    /// As [`RequestDelivery::begin`].
+    pub(crate) fn prepare_after_refusal(
+        call: &mut GatewayCall,
+        refused_slot: EndpointSlot,
         why: String,
-    ) -> Result<(Self, Option<Permit>), PlatformError> {
-        outgoing_request::prepare(call)?;
-        let mut retries = Retries::default();
-        let permit = retries.note_failure(call, refused, why);
-        Ok((Self { retries, caller: None }, permit))
+    ) -> Result<(Self, Option<AdmissionPermit>), PlatformError> {
+        outgoing_request::prepare_request(call)?;
+        let mut retries = RetryState::default();
+        let permit = retries.note_failure(call, refused_slot, why);
+        Ok((
+            Self {
+                retries,
+                caller: None,
+            },
+            permit,
+        ))
     }
 
-    /// Sends the request to one instance after the other until one answers; to be called again after an [`Undelivered::Readmit`].
+    /// Sends the request to one instance after the other until one answers; to be called again after an [`SendFailure::Readmit`].
     ///
     /// # Errors
     /// Why there is no answer; see the reasons 12 to 16 of `contract/reasons.toml`.
-    pub(crate) async fn send(&mut self, call: &mut Call, mut permit: Permit) -> Result<Answer, Undelivered> {
+    pub(crate) async fn send_until_answered(
+        &mut self,
+        call: &mut GatewayCall,
+        mut permit: AdmissionPermit,
+    ) -> Result<InstanceAnswer, SendFailure> {
         loop {
             if self.retries.is_waiting() {
                 // On the heap: few requests wait, and every request's future would be as large otherwise.
-                Box::pin(self.retries.wait(call)).await?;
+                Box::pin(self.retries.wait_before_retry(call)).await?;
             }
-            let place = match self.retries.pick(call, permit) {
-                Ok(place) => place,
-                Err(permit) => return Err(Undelivered::Readmit(Some(permit))),
+            let slot = match self.retries.pick_slot(call, permit) {
+                Ok(slot) => slot,
+                Err(permit) => return Err(SendFailure::Readmit(Some(permit))),
             };
-            call.record.instance = Some(place.endpoint.id);
-            let why = match attempt(call, &place.endpoint).await? {
-                Attempt::Answered(response, line) => {
+            call.record.instance = Some(slot.endpoint.id);
+            let why = match try_instance(call, &slot.endpoint).await? {
+                AttemptOutcome::Answered(response, line) => {
                     let caller = self.caller.take();
-                    return Ok(Answer { response, held: Held { place, line }, caller });
+                    return Ok(InstanceAnswer {
+                        response,
+                        guard: RequestGuard {
+                            slot,
+                            connection: line,
+                        },
+                        caller,
+                    });
                 }
-                Attempt::Unsent(why) | Attempt::Refused(why) => why,
+                AttemptOutcome::Unsent(why) | AttemptOutcome::Refused(why) => why,
             };
-            permit = match self.retries.note_failure(call, place, why) {
+            permit = match self.retries.note_failure(call, slot, why) {
                 Some(permit) => permit,
-                None => return Err(Undelivered::Readmit(None)),
+                None => return Err(SendFailure::Readmit(None)),
             };
         }
     }
 }
 
 /// The answer as the caller gets it.
-pub(crate) fn reply(mut call: Box<Call>, answer: Answer) -> Response<Content> {
-    let Answer { mut response, held, caller } = answer;
+pub(crate) fn into_response(
+    mut call: Box<GatewayCall>,
+    answer: InstanceAnswer,
+) -> Response<ResponseContent> {
+    let InstanceAnswer {
+        mut response,
+        guard,
+        caller,
+    } = answer;
     let status = response.status();
     let upgraded = status == StatusCode::SWITCHING_PROTOCOLS;
     let now = Instant::now();
-    headers::to_caller(response.headers_mut(), &call, upgraded, now);
-    call.record.answered(status.as_u16());
+    headers::rewrite_response_headers(response.headers_mut(), &call, upgraded, now);
+    call.record.mark_answered(status.as_u16());
     if upgraded {
-        return upgrade(call, response, held, caller);
+        return upgrade_connection(call, response, guard, caller);
     }
-    let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    if call.asked.grpc || kind.is_some_and(request::is_stream) {
-        call.clock.endless();
+    let content_type = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .map(HeaderValue::as_bytes);
+    if call.options.is_grpc || content_type.is_some_and(request::names_stream) {
+        call.deadlines.lift_total_timeout();
     }
-    let bodiless = call.asked.head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    response.map(|body| Content::Function(Passing::new(body, held, call, now, bodiless)))
+    let bodiless =
+        call.options.is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    response
+        .map(|body| ResponseContent::Function(ResponseBody::new(body, guard, call, now, bodiless)))
 }
 
-fn upgrade(
-    call: Box<Call>,
-    mut response: Response<Source>,
-    held: Held,
+fn upgrade_connection(
+    call: Box<GatewayCall>,
+    mut response: Response<InstanceBody>,
+    guard: RequestGuard,
     caller: Option<OnUpgrade>,
-) -> Response<Content> {
+) -> Response<ResponseContent> {
     let instance = hyper::upgrade::on(&mut response);
     if let Some(caller) = caller {
-        let lane = call.lane.clone();
-        lane.spawn(tunnel::run(caller, instance, held, call));
+        let worker = call.worker.clone();
+        worker.spawn(tunnel::run_tunnel(caller, instance, guard, call));
     }
-    response.map(|_| Content::Own(Body::empty()))
+    response.map(|_| ResponseContent::Platform(Body::empty()))
 }

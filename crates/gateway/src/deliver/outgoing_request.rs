@@ -7,51 +7,69 @@ use nearpath_types::{PlatformError, Reason, policy};
 
 use super::headers;
 use crate::COMPONENT;
-use crate::call::Call;
+use crate::call::GatewayCall;
 
 /// Turns what came into what is sent, in place.
 ///
 /// # Errors
 /// `body_too_large` when the request says so itself.
-pub(crate) fn prepare(call: &mut Call) -> Result<(), PlatformError> {
-    let Some(mut request) = call.request.take() else { return Ok(()) };
+pub(crate) fn prepare_request(call: &mut GatewayCall) -> Result<(), PlatformError> {
+    let Some(mut request) = call.request.take() else {
+        return Ok(());
+    };
     let limit = call.route.policy.max_body;
-    if let Some(limit) = limit.filter(|limit| announced(request.headers()) > *limit) {
-        return Err(too_large(limit));
+    if let Some(limit) = limit.filter(|limit| announced_length(request.headers()) > *limit) {
+        return Err(body_too_large_error(limit));
     }
-    let authority = request.uri().authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
-    headers::to_function(request.headers_mut(), call, authority);
-    *request.uri_mut() = functions_uri(request.uri(), call.rest, call.asked.grpc);
-    *request.version_mut() = if call.asked.grpc { Version::HTTP_2 } else { Version::HTTP_11 };
+    let authority = request
+        .uri()
+        .authority()
+        .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    headers::rewrite_request_headers(request.headers_mut(), call, authority);
+    *request.uri_mut() = function_uri(request.uri(), call.path_offset, call.options.is_grpc);
+    *request.version_mut() = if call.options.is_grpc {
+        Version::HTTP_2
+    } else {
+        Version::HTTP_11
+    };
     call.request = Some(request);
     Ok(())
 }
 
 /// The refusal of a body above `limit` bytes.
-pub(super) fn too_large(limit: u64) -> PlatformError {
+pub(super) fn body_too_large_error(limit: u64) -> PlatformError {
     let message = format!("the request's body is larger than {limit} bytes");
     PlatformError::new(COMPONENT, Reason::BodyTooLarge, message).governed_by(policy::MAX_BODY)
 }
 
-fn announced(headers: &HeaderMap) -> u64 {
-    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+fn announced_length(headers: &HeaderMap) -> u64 {
+    let length = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok());
     length.and_then(|length| length.parse().ok()).unwrap_or(0)
 }
 
 /// `/function/echo/a?b` → `/a?b`, `/function/echo?b` → `/?b`. HTTP/2 wants scheme and authority as well.
-pub fn functions_uri(from: &Uri, rest: usize, full: bool) -> Uri {
-    let whole = from.path_and_query().map_or("", PathAndQuery::as_str);
-    let tail = whole.get(rest..).unwrap_or_default();
-    let tail = match tail.as_bytes().first() {
+pub fn function_uri(from: &Uri, path_offset: usize, is_absolute: bool) -> Uri {
+    let path_and_query = from.path_and_query().map_or("", PathAndQuery::as_str);
+    let function_path = path_and_query.get(path_offset..).unwrap_or_default();
+    let function_path = match function_path.as_bytes().first() {
         None => PathAndQuery::from_static("/"),
-        Some(b'/') => PathAndQuery::try_from(tail).unwrap_or_else(|_| PathAndQuery::from_static("/")),
-        Some(_) => PathAndQuery::try_from(format!("/{tail}")).unwrap_or_else(|_| PathAndQuery::from_static("/")),
+        Some(b'/') => {
+            PathAndQuery::try_from(function_path).unwrap_or_else(|_| PathAndQuery::from_static("/"))
+        }
+        Some(_) => PathAndQuery::try_from(format!("/{function_path}"))
+            .unwrap_or_else(|_| PathAndQuery::from_static("/")),
     };
     let mut parts = http::uri::Parts::default();
-    parts.path_and_query = Some(tail);
-    if full {
+    parts.path_and_query = Some(function_path);
+    if is_absolute {
         parts.scheme = Some(Scheme::HTTP);
-        parts.authority = Some(from.authority().cloned().unwrap_or_else(|| Authority::from_static("function")));
+        parts.authority = Some(
+            from.authority()
+                .cloned()
+                .unwrap_or_else(|| Authority::from_static("function")),
+        );
     }
     Uri::from_parts(parts).expect("a path alone, or all three parts, make a URI")
 }
@@ -69,9 +87,13 @@ mod tests {
             ("/function/echo/a/b?c=d%20e", 14, "/a/b?c=d%20e"),
             ("http://host/function/echo/a", 14, "/a"),
         ] {
-            assert_eq!(functions_uri(&from.parse().unwrap(), rest, false).to_string(), to, "{from}");
+            assert_eq!(
+                function_uri(&from.parse().unwrap(), rest, false).to_string(),
+                to,
+                "{from}"
+            );
         }
-        let full = functions_uri(&"http://host/function/echo/a".parse().unwrap(), 14, true);
-        assert_eq!(full.to_string(), "http://host/a");
+        let is_absolute = function_uri(&"http://host/function/echo/a".parse().unwrap(), 14, true);
+        assert_eq!(is_absolute.to_string(), "http://host/a");
     }
 }

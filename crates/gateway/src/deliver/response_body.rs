@@ -13,94 +13,125 @@ use nearpath_types::Reason;
 use nearpath_wire::BoxError;
 use tokio::time::Sleep;
 
-use super::instance_body::Source;
-use super::open_response::{Held, Open};
-use crate::call::Call;
-use crate::request::Stage;
+use super::instance_body::InstanceBody;
+use super::open_response::{RequestGuard, ResponseState};
+use crate::call::GatewayCall;
+use crate::request::RequestStage;
 
 /// A response's body.
-pub(crate) struct Passing {
-    body: Source,
-    open: Rc<Open>,
-    last: Instant,
+pub(crate) struct ResponseBody {
+    body: InstanceBody,
+    state: Rc<ResponseState>,
+    last_frame: Instant,
     /// Made when the body first keeps the caller waiting: most never do.
     timer: Option<Pin<Box<Sleep>>>,
     /// It was cut, and a gRPC caller has been told so.
-    told: bool,
+    trailers_sent: bool,
 }
 
-impl Passing {
+impl ResponseBody {
     /// Begins to pass `body` on. `bodiless`: hyper will not ask for it (HEAD, 204, 304).
-    pub(crate) fn new(body: Source, held: Held, call: Box<Call>, now: Instant, bodiless: bool) -> Self {
-        let passing = Self { last: now, body, open: Open::begin(call, held), timer: None, told: false };
-        if bodiless || passing.body.is_end_stream() {
-            passing.open.finish();
+    pub(crate) fn new(
+        body: InstanceBody,
+        guard: RequestGuard,
+        call: Box<GatewayCall>,
+        now: Instant,
+        has_no_body: bool,
+    ) -> Self {
+        let response_body = Self {
+            last_frame: now,
+            body,
+            state: ResponseState::begin_response(call, guard),
+            timer: None,
+            trailers_sent: false,
+        };
+        if has_no_body || response_body.body.is_end_stream() {
+            response_body.state.finish_response();
         }
-        passing
+        response_body
     }
 
     /// Ends it before its end, for a reason that lies with neither side of the connection.
-    pub(super) fn give_up(&mut self, reason: Reason) {
-        self.open.cut(reason);
+    pub(super) fn cut_short(&mut self, reason: Reason) {
+        self.state.cut_short(reason);
     }
 
     /// The end of a body that was cut. To gRPC it is a status in trailers: a broken stream would be `INTERNAL` to its caller,
     /// whatever the reason was.
-    fn cut(&mut self, reason: Reason, error: BoxError) -> Option<Result<Frame<Bytes>, BoxError>> {
-        self.open.cut(reason);
-        let Some(trailers) = self.open.grpc_status(reason) else { return Some(Err(error)) };
-        (!std::mem::replace(&mut self.told, true)).then(|| Ok(Frame::trailers(trailers)))
+    fn cut_with_trailers(
+        &mut self,
+        reason: Reason,
+        error: BoxError,
+    ) -> Option<Result<Frame<Bytes>, BoxError>> {
+        self.state.cut_short(reason);
+        let Some(trailers) = self.state.grpc_trailers(reason) else {
+            return Some(Err(error));
+        };
+        (!std::mem::replace(&mut self.trailers_sent, true)).then(|| Ok(Frame::trailers(trailers)))
     }
 
-    fn count(&mut self, frame: &Frame<Bytes>) {
-        self.open.gave(frame);
+    fn note_frame(&mut self, frame: &Frame<Bytes>) {
+        self.state.note_frame(frame);
         if self.body.is_end_stream() {
-            self.open.finish();
+            self.state.finish_response();
         } else if self.timer.is_some() {
-            self.last = Instant::now();
+            self.last_frame = Instant::now();
         }
     }
 
     /// The limit that has passed, if one has. A timer that fires early, because something came since it was set, is set
     /// again.
-    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
-        self.open.waits();
+    fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
+        self.state.note_function_waits();
         if self.timer.is_none() {
-            self.last = Instant::now();
+            self.last_frame = Instant::now();
         }
-        let stage = Stage::Streaming(self.last);
-        let clock = self.open.clock();
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(clock.next(stage).0.into())));
+        let stage = RequestStage::Streaming(self.last_frame);
+        let deadlines = self.state.deadlines();
+        let timer = self.timer.get_or_insert_with(|| {
+            Box::pin(tokio::time::sleep_until(
+                deadlines.next_deadline(stage).0.into(),
+            ))
+        });
         while timer.as_mut().poll(cx).is_ready() {
-            if let Some(reason) = clock.expired(stage, Instant::now()) {
+            if let Some(reason) = deadlines.expired_reason(stage, Instant::now()) {
                 return Poll::Ready(reason);
             }
-            timer.as_mut().reset(clock.next(stage).0.into());
+            timer
+                .as_mut()
+                .reset(deadlines.next_deadline(stage).0.into());
         }
         Poll::Pending
     }
 }
 
-impl Body for Passing {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
-        if let Some(reason) = this.open.was_cut() {
-            return Poll::Ready(this.cut(reason, reason.name().into()));
+        if let Some(reason) = this.state.cut_reason() {
+            return Poll::Ready(this.cut_with_trailers(reason, reason.name().into()));
         }
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                this.count(&frame);
+                this.note_frame(&frame);
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => Poll::Ready(this.cut(this.open.broken(), error)),
+            Poll::Ready(Some(Err(error))) => {
+                Poll::Ready(this.cut_with_trailers(this.state.break_reason(), error))
+            }
             Poll::Ready(None) => {
-                this.open.finish();
+                this.state.finish_response();
                 Poll::Ready(None)
             }
-            Poll::Pending => this.poll_silence(cx).map(|reason| this.cut(reason, reason.name().into())),
+            Poll::Pending => this
+                .poll_idle_timeout(cx)
+                .map(|reason| this.cut_with_trailers(reason, reason.name().into())),
         }
     }
 
@@ -113,8 +144,8 @@ impl Body for Passing {
     }
 }
 
-impl Drop for Passing {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
-        self.open.end();
+        self.state.deregister();
     }
 }

@@ -15,83 +15,114 @@ use nearpath_domain::trace::{TRACEPARENT, TraceContext};
 use nearpath_domain::{CallDestination, CallError, CallReply, UnsentReason, clock};
 use nearpath_types::{PlatformError, Reason};
 
-use super::attempt_outcome::Attempt;
-use super::buffered_request::Taken;
-use super::delivery_errors::{broken, lost_reply, too_late};
-use super::instance_body::Source;
-use super::shm_body::Parts;
-use super::time_limits::within;
-use crate::call::Call;
+use super::attempt_outcome::AttemptOutcome;
+use super::buffered_request::BufferedRequest;
+use super::delivery_errors::{broken_call_error, lost_reply_error, timeout_error};
+use super::instance_body::InstanceBody;
+use super::shm_body::ShmBody;
+use super::time_limits::await_within;
+use crate::call::GatewayCall;
 use crate::error_response::{X_NEARPATH_REASON, X_OPENFAAS_INTERNAL};
-use crate::function::Endpoint;
-use crate::request::Upload;
+use crate::function::InstanceEndpoint;
+use crate::request::RequestUpload;
 
 /// Sends the call's request and waits for the head of its answer.
 ///
 /// # Errors
-/// As [`super::attempt::attempt`]; [`Attempt::Unsent`] leaves the request whole for another path.
-pub(super) async fn attempt(
-    call: &mut Call,
-    endpoint: &Arc<Endpoint>,
-    post: AsyncEndpoint,
-) -> Result<Attempt, PlatformError> {
-    let Taken { head, first, rest: body, .. } = Taken::out_of(call, endpoint).await?;
-    let (answer, whole) = match send(call, endpoint, &post, &head, &body, first.clone()) {
-        Ok((answer, None)) => (answer, Some(body)),
-        Ok((answer, Some(writer))) => {
-            call.lane.spawn(write(writer, body));
-            (answer, None)
-        }
-        Err(unsent) => {
-            call.request = Some(Request::from_parts(head, body.with_first(first)));
-            return Ok(Attempt::Unsent(unsent.to_string()));
-        }
-    };
-    match within(&call.clock, call.admitted, call.flow.as_ref(), answer).await {
-        Ok(Ok(reply)) => Ok(match whole.filter(|_| reply.did_not_run()) {
-            None => Attempt::Answered(response(reply), None),
+/// As [`super::attempt::attempt`]; [`AttemptOutcome::ResponseSendError`] leaves the request whole for another path.
+pub(super) async fn try_shm(
+    call: &mut GatewayCall,
+    endpoint: &Arc<InstanceEndpoint>,
+    shm_endpoint: AsyncEndpoint,
+) -> Result<AttemptOutcome, PlatformError> {
+    let BufferedRequest {
+        head,
+        first_chunk: first,
+        remaining: body,
+        ..
+    } = BufferedRequest::take_from(call, endpoint).await?;
+    let (answer, unsent_body) =
+        match send_call(call, endpoint, &shm_endpoint, &head, &body, first.clone()) {
+            Ok((answer, None)) => (answer, Some(body)),
+            Ok((answer, Some(writer))) => {
+                call.worker.spawn(write_body(writer, body));
+                (answer, None)
+            }
+            Err(unsent) => {
+                call.request = Some(Request::from_parts(head, body.with_first_chunk(first)));
+                return Ok(AttemptOutcome::Unsent(unsent.to_string()));
+            }
+        };
+    match await_within(
+        &call.deadlines,
+        call.admitted_at,
+        call.upload_progress.as_ref(),
+        answer,
+    )
+    .await
+    {
+        Ok(Ok(reply)) => Ok(match unsent_body.filter(|_| reply.did_not_run()) {
+            None => AttemptOutcome::Answered(to_response(reply), None),
             Some(body) => {
-                call.request = Some(Request::from_parts(head, body.with_first(first)));
-                Attempt::Refused(words(&reply))
+                call.request = Some(Request::from_parts(head, body.with_first_chunk(first)));
+                AttemptOutcome::Refused(refusal_text(&reply))
             }
         }),
-        Ok(Err(CallError::Timeout)) => Err(too_late(call, endpoint, Reason::TotalTimeout)),
-        Ok(Err(_)) if call.flow.as_ref().is_some_and(|flow| flow.fault().is_some()) => {
-            Err(broken(call, endpoint, None))
+        Ok(Err(CallError::Timeout)) => Err(timeout_error(call, endpoint, Reason::TotalTimeout)),
+        Ok(Err(_))
+            if call
+                .upload_progress
+                .as_ref()
+                .is_some_and(|flow| flow.fault().is_some()) =>
+        {
+            Err(broken_call_error(call, endpoint, None))
         }
-        Ok(Err(error)) => Err(lost_reply(call, endpoint, error)),
-        Err(reason) => Err(too_late(call, endpoint, reason)),
+        Ok(Err(error)) => Err(lost_reply_error(call, endpoint, error)),
+        Err(reason) => Err(timeout_error(call, endpoint, reason)),
     }
 }
 
 /// What a platform's answer says.
-pub(crate) fn words(reply: &CallReply) -> String {
+pub(crate) fn refusal_text(reply: &CallReply) -> String {
     String::from_utf8_lossy(&reply.body).trim_end().to_owned()
 }
 
-fn send(
-    call: &Call,
-    endpoint: &Endpoint,
-    post: &AsyncEndpoint,
+fn send_call(
+    call: &GatewayCall,
+    endpoint: &InstanceEndpoint,
+    shm_endpoint: &AsyncEndpoint,
     head: &http::request::Parts,
-    rest: &Upload,
+    remaining: &RequestUpload,
     body: Bytes,
 ) -> Result<(polled::CallFuture, Option<BodyWriter>), UnsentReason> {
-    let fields = fields(head);
-    let left = call.clock.deadline().saturating_duration_since(Instant::now());
-    let total = rest.size_hint().exact().map(|rest| rest + body.len() as u64);
-    let (trace, span) = traced(head);
-    let request =
-        nearpath_domain::CallRequest { fields: &fields, body, deadline: clock::deadline_after(left), trace, span };
+    let fields = call_fields(head);
+    let time_left = call
+        .deadlines
+        .deadline()
+        .saturating_duration_since(Instant::now());
+    let total = remaining
+        .size_hint()
+        .exact()
+        .map(|rest| rest + body.len() as u64);
+    let (trace, span) = trace_ids(head);
+    let request = nearpath_domain::CallRequest {
+        fields: &fields,
+        body,
+        deadline: clock::deadline_after(time_left),
+        trace,
+        span,
+    };
     let to = CallDestination::Instance(endpoint.id);
-    if rest.is_end_stream() {
-        return post.call(to, &request).map(|answer| (answer, None));
+    if remaining.is_end_stream() {
+        return shm_endpoint.call(to, &request).map(|answer| (answer, None));
     }
-    post.open_call(to, &request, total).map(|(answer, writer)| (answer, Some(writer)))
+    shm_endpoint
+        .open_call(to, &request, total)
+        .map(|(answer, writer)| (answer, Some(writer)))
 }
 
 /// Writes the rest of a request's body, for as long as its function wants it. When the caller breaks it off, so does this.
-async fn write(mut writer: BodyWriter, mut body: Upload) {
+async fn write_body(mut writer: BodyWriter, mut body: RequestUpload) {
     loop {
         let frame = poll_fn(|cx| match writer.poll_ready(cx) {
             Poll::Ready(Ok(())) => Pin::new(&mut body).poll_frame(cx).map(Ok),
@@ -100,11 +131,13 @@ async fn write(mut writer: BodyWriter, mut body: Upload) {
         });
         match frame.await {
             Ok(Some(Ok(frame))) => {
-                let Ok(piece) = frame.into_data() else { continue };
+                let Ok(chunk) = frame.into_data() else {
+                    continue;
+                };
                 if body.is_end_stream() {
-                    return writer.finish_with(piece);
+                    return writer.finish_with(chunk);
                 }
-                if writer.push_chunk(piece).is_err() {
+                if writer.push_chunk(chunk).is_err() {
                     return;
                 }
             }
@@ -114,41 +147,70 @@ async fn write(mut writer: BodyWriter, mut body: Upload) {
     }
 }
 
-fn fields(head: &http::request::Parts) -> Vec<(&str, &[u8])> {
+fn call_fields(head: &http::request::Parts) -> Vec<(&str, &[u8])> {
     let mut fields: Vec<(&str, &[u8])> = Vec::with_capacity(head.headers.len() + 2);
     fields.push((":method", head.method.as_str().as_bytes()));
-    fields.push((":path", head.uri.path_and_query().map_or("/", |path| path.as_str()).as_bytes()));
-    fields.extend(head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())));
+    fields.push((
+        ":path",
+        head.uri
+            .path_and_query()
+            .map_or("/", |path| path.as_str())
+            .as_bytes(),
+    ));
+    fields.extend(
+        head.headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_bytes())),
+    );
     fields
 }
 
 /// What the envelope says of the request's trace; its `traceparent` goes along as a field too.
-pub(super) fn traced(head: &http::request::Parts) -> ([u8; 16], [u8; 8]) {
-    let told = head.headers.get(TRACEPARENT).and_then(|text| TraceContext::parse_traceparent(text.as_bytes()));
-    told.map_or_else(Default::default, |trace| (trace.id, trace.span))
+pub(super) fn trace_ids(head: &http::request::Parts) -> ([u8; 16], [u8; 8]) {
+    let trace = head
+        .headers
+        .get(TRACEPARENT)
+        .and_then(|text| TraceContext::parse_traceparent(text.as_bytes()));
+    trace.map_or_else(Default::default, |trace| (trace.id, trace.span))
 }
 
 /// The answer as HTTP. Fields that HTTP does not know are left out: who wrote them may be hostile.
-pub(crate) fn response(reply: CallReply) -> Response<Source> {
+pub(crate) fn to_response(reply: CallReply) -> Response<InstanceBody> {
     let mut response = Response::new(());
     *response.status_mut() = match reply.status {
         0 => StatusCode::OK,
         status => StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY),
     };
-    for field in reply.head_fields().flatten().filter(|field| !field.name.starts_with(':')) {
-        let (name, value) = (HeaderName::from_bytes(field.name.as_bytes()), HeaderValue::from_bytes(field.value));
+    for field in reply
+        .head_fields()
+        .flatten()
+        .filter(|field| !field.name.starts_with(':'))
+    {
+        let (name, value) = (
+            HeaderName::from_bytes(field.name.as_bytes()),
+            HeaderValue::from_bytes(field.value),
+        );
         if let (Ok(name), Ok(value)) = (name, value) {
             response.headers_mut().append(name, value);
         }
     }
     if reply.is_platform {
-        if let Some(reason) = Reason::ALL.iter().find(|reason| **reason as u16 == reply.reason) {
-            response.headers_mut().entry(X_NEARPATH_REASON).or_insert(HeaderValue::from_static(reason.name()));
+        if let Some(reason) = Reason::ALL
+            .iter()
+            .find(|reason| **reason as u16 == reply.reason)
+        {
+            response
+                .headers_mut()
+                .entry(X_NEARPATH_REASON)
+                .or_insert(HeaderValue::from_static(reason.name()));
         }
-        response.headers_mut().entry(X_OPENFAAS_INTERNAL).or_insert(HeaderValue::from_static("function"));
+        response
+            .headers_mut()
+            .entry(X_OPENFAAS_INTERNAL)
+            .or_insert(HeaderValue::from_static("function"));
     }
     response.map(|()| match reply.reader {
-        None => Source::Memory(reply.body.into()),
-        Some(rest) => Source::Parts(Parts::new(reply.body.into(), rest)),
+        None => InstanceBody::Shm(reply.body.into()),
+        Some(reader) => InstanceBody::ShmStream(ShmBody::new(reply.body.into(), reader)),
     })
 }

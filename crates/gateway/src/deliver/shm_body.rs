@@ -9,36 +9,50 @@ use nearpath_domain::endpoint::BodyReader;
 use nearpath_wire::BoxError;
 
 /// The body of an answer that is longer than one message. Dropping it before its end tells the function.
-pub(crate) struct Parts {
-    first: Bytes,
-    rest: BodyReader,
-    left: Option<u64>,
+pub(crate) struct ShmBody {
+    first_chunk: Bytes,
+    reader: BodyReader,
+    bytes_left: Option<u64>,
 }
 
-impl Parts {
-    pub(super) fn new(first: Bytes, rest: BodyReader) -> Self {
-        Self { left: rest.total_bytes(), first, rest }
+impl ShmBody {
+    pub(super) fn new(first_chunk: Bytes, reader: BodyReader) -> Self {
+        Self {
+            bytes_left: reader.total_bytes(),
+            first_chunk: first_chunk,
+            reader: reader,
+        }
     }
 
-    fn next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>> {
-        if self.first.is_empty() { self.rest.poll(cx) } else { Poll::Ready(Some(Ok(std::mem::take(&mut self.first)))) }
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>> {
+        if self.first_chunk.is_empty() {
+            self.reader.poll(cx)
+        } else {
+            Poll::Ready(Some(Ok(std::mem::take(&mut self.first_chunk))))
+        }
     }
 
-    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.next(cx).map(|next| {
+    pub(super) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.poll_chunk(cx).map(|next| {
             next.map(|part| {
                 let part = part?;
-                self.left = self.left.map(|left| left.saturating_sub(part.len() as u64));
+                self.bytes_left = self
+                    .bytes_left
+                    .map(|left| left.saturating_sub(part.len() as u64));
                 Ok(Frame::data(part))
             })
         })
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.first.is_empty() && self.rest.is_complete()
+    pub(super) fn is_complete(&self) -> bool {
+        self.first_chunk.is_empty() && self.reader.is_complete()
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
-        self.left.map_or_else(SizeHint::new, SizeHint::with_exact)
+        self.bytes_left
+            .map_or_else(SizeHint::new, SizeHint::with_exact)
     }
 }

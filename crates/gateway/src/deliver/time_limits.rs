@@ -8,34 +8,42 @@ use std::time::Instant;
 
 use nearpath_types::Reason;
 
-use crate::request::{Clock, Flow, Stage};
+use crate::request::{RequestDeadlines, RequestStage, UploadProgress};
 
 /// Awaits `answer` for as long as the clock allows. One timer, which moves only when it fires early or the stage changes.
-pub(super) async fn within<F: Future>(
-    clock: &Clock,
-    sent: Instant,
-    flow: Option<&Rc<Flow>>,
+pub(super) async fn await_within<F: Future>(
+    deadlines: &RequestDeadlines,
+    sent_at: Instant,
+    progress: Option<&Rc<UploadProgress>>,
     answer: F,
 ) -> Result<F::Output, Reason> {
-    let stage = || flow.map_or(Stage::Awaiting(sent), |flow| flow.stage(sent));
+    let stage = || {
+        progress.map_or(RequestStage::Awaiting(sent_at), |flow| {
+            flow.current_stage(sent_at)
+        })
+    };
     let mut answer = pin!(answer);
-    let mut timer = pin!(tokio::time::sleep_until(clock.next(stage()).0.into()));
+    let mut timer = pin!(tokio::time::sleep_until(
+        deadlines.next_deadline(stage()).0.into()
+    ));
     poll_fn(|cx| {
         if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
             return Poll::Ready(Ok(answer));
         }
-        if let Some(flow) = flow.filter(|flow| !flow.has_ended()) {
-            flow.watch(cx.waker());
+        if let Some(progress) = progress.filter(|flow| !flow.has_ended()) {
+            progress.wake_on_change(cx.waker());
         }
-        let next = clock.next(stage()).0.into();
+        let next = deadlines.next_deadline(stage()).0.into();
         if next < timer.deadline() {
             timer.as_mut().reset(next);
         }
         while timer.as_mut().poll(cx).is_ready() {
-            if let Some(reason) = clock.expired(stage(), Instant::now()) {
+            if let Some(reason) = deadlines.expired_reason(stage(), Instant::now()) {
                 return Poll::Ready(Err(reason));
             }
-            timer.as_mut().reset(clock.next(stage()).0.into());
+            timer
+                .as_mut()
+                .reset(deadlines.next_deadline(stage()).0.into());
         }
         Poll::Pending
     })

@@ -12,56 +12,82 @@ use hyper_util::rt::TokioIo;
 use nearpath_types::Reason;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::open_response::Held;
-use crate::call::Call;
+use super::open_response::RequestGuard;
+use crate::call::GatewayCall;
 
 /// Joins the caller's and the instance's connection once both are upgraded. It counts as in flight until closed.
-pub(crate) async fn run(caller: OnUpgrade, instance: OnUpgrade, held: Held, mut call: Box<Call>) {
+pub(crate) async fn run_tunnel(
+    caller: OnUpgrade,
+    instance: OnUpgrade,
+    guard: RequestGuard,
+    mut call: Box<GatewayCall>,
+) {
     let joined = tokio::try_join!(caller, instance);
-    let Ok((caller, instance)) = joined else { return call.record.cut(Reason::ResponseCut) };
-    let last = Rc::new(Cell::new(Instant::now()));
-    let (sent, got) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-    let mut caller = Counted { io: TokioIo::new(caller), read: sent, last: last.clone() };
-    let mut instance = Counted { io: TokioIo::new(instance), read: got.clone(), last: last.clone() };
+    let Ok((caller, instance)) = joined else {
+        return call.record.mark_cut(Reason::ResponseCut);
+    };
+    let last_read = Rc::new(Cell::new(Instant::now()));
+    let (sent, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let mut caller = CountedStream {
+        io: TokioIo::new(caller),
+        bytes_read: sent,
+        last_read: last_read.clone(),
+    };
+    let mut instance = CountedStream {
+        io: TokioIo::new(instance),
+        bytes_read: received.clone(),
+        last_read: last_read.clone(),
+    };
     let end = tokio::select! {
         copied = tokio::io::copy_bidirectional(&mut caller, &mut instance) => copied.map(drop),
-        () = silence(&last, call.clock.idle()) => Err(io::ErrorKind::TimedOut.into()),
+        () = wait_for_silence(&last_read, call.deadlines.idle_timeout()) => Err(io::ErrorKind::TimedOut.into()),
     };
-    call.record.bytes_out = got.get();
+    call.record.bytes_out = received.get();
     match end {
-        Err(error) if error.kind() == io::ErrorKind::TimedOut => call.record.cut(Reason::IdleTimeout),
-        _ => call.record.finished(), // a reset is a usual way to close a WebSocket
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            call.record.mark_cut(Reason::IdleTimeout)
+        }
+        _ => call.record.mark_finished(), // a reset is a usual way to close a WebSocket
     }
-    drop(held);
+    drop(guard);
 }
 
-async fn silence(last: &Cell<Instant>, idle: Duration) {
-    while last.get().elapsed() < idle {
-        tokio::time::sleep_until((last.get() + idle).into()).await;
+async fn wait_for_silence(last_read: &Cell<Instant>, idle: Duration) {
+    while last_read.get().elapsed() < idle {
+        tokio::time::sleep_until((last_read.get() + idle).into()).await;
     }
 }
 
 /// Counts what is read and remembers when.
-struct Counted {
+struct CountedStream {
     io: TokioIo<Upgraded>,
-    read: Rc<Cell<u64>>,
-    last: Rc<Cell<Instant>>,
+    bytes_read: Rc<Cell<u64>>,
+    last_read: Rc<Cell<Instant>>,
 }
 
-impl AsyncRead for Counted {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+impl AsyncRead for CountedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
         if polled.is_ready() {
-            self.read.set(self.read.get() + (buf.filled().len() - before) as u64);
-            self.last.set(Instant::now());
+            self.bytes_read
+                .set(self.bytes_read.get() + (buf.filled().len() - before) as u64);
+            self.last_read.set(Instant::now());
         }
         polled
     }
 }
 
-impl AsyncWrite for Counted {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+impl AsyncWrite for CountedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, buf)
     }
 

@@ -1,20 +1,20 @@
 //! Functions as all threads share them: their instances, their limits, and what they did.
 //!
-//! A snapshot brings a [`Function`] into the [`Table`] and replaces its [`Route`]. What lives longer than a snapshot is beside it: the
-//! [`Gate`], the counters, and the state of each instance.
+//! A snapshot brings a [`FunctionEntry`] into the [`RoutingTable`] and replaces its [`ActiveRoute`]. What lives longer than a snapshot is beside it: the
+//! [`AdmissionGate`], the counters, and the state of each instance.
 
 mod endpoint;
+mod entry;
 mod gate;
-mod state;
-mod table;
+mod routing_table;
 mod tally;
 mod udp_reachability;
 mod wake_throttle;
 
-pub(crate) use endpoint::Endpoint;
-pub(crate) use gate::{Closed, Entry, Gate, Permit, Waiter};
-pub(crate) use state::{Function, Route};
-pub(crate) use table::Table;
-pub(crate) use tally::{BOUNDS_US, Refusals, Times};
-pub(crate) use udp_reachability::millis;
-pub(crate) use wake_throttle::RING;
+pub(crate) use endpoint::InstanceEndpoint;
+pub(crate) use entry::{ActiveRoute, FunctionEntry};
+pub(crate) use gate::{AdmissionGate, AdmissionPermit, GateClosed, GateEntry, GateWaiter};
+pub(crate) use routing_table::RoutingTable;
+pub(crate) use tally::{BUCKET_BOUNDS_US, LatencyHistogram, RefusalCounts};
+pub(crate) use udp_reachability::monotonic_millis;
+pub(crate) use wake_throttle::WAKE_INTERVAL;

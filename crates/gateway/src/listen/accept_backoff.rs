@@ -2,22 +2,24 @@
 
 use std::time::Duration;
 
-const FIRST: Duration = Duration::from_millis(5);
-const LONGEST: Duration = Duration::from_secs(1);
+const FIRST_ACCEPT_DELAY: Duration = Duration::from_millis(5);
+const MAX_ACCEPT_DELAY: Duration = Duration::from_secs(1);
 
 /// Doubles from 5 ms to 1 s; begins anew after a success.
 #[derive(Debug, Default)]
-pub(super) struct Backoff(Option<Duration>);
+pub(super) struct AcceptBackoff(Option<Duration>);
 
-impl Backoff {
+impl AcceptBackoff {
     /// A connection was accepted.
     pub(super) fn reset(&mut self) {
         self.0 = None;
     }
 
     /// One could not be accepted: pause so long.
-    pub(super) fn next(&mut self) -> Duration {
-        let pause = self.0.map_or(FIRST, |last| (last * 2).min(LONGEST));
+    pub(super) fn next_delay(&mut self) -> Duration {
+        let pause = self
+            .0
+            .map_or(FIRST_ACCEPT_DELAY, |last| (last * 2).min(MAX_ACCEPT_DELAY));
         self.0 = Some(pause);
         pause
     }
@@ -28,11 +30,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubles_up_to_a_second() {
-        let mut backoff = Backoff::default();
-        let pauses: Vec<_> = (0..10).map(|_| backoff.next().as_millis()).collect();
+    fn the_delay_doubles_up_to_a_second() {
+        let mut backoff = AcceptBackoff::default();
+        let pauses: Vec<_> = (0..10).map(|_| backoff.next_delay().as_millis()).collect();
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
         backoff.reset();
-        assert_eq!(backoff.next(), FIRST);
+        assert_eq!(backoff.next_delay(), FIRST_ACCEPT_DELAY);
     }
 }

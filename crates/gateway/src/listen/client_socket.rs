@@ -2,7 +2,7 @@
 //!
 //! A connection that brings one short request never does: its request is there when it is accepted, its answer finds
 //! room, and while the function works there is nothing to hear but that the caller has gone. That saves two system calls a
-//! connection; the price is that a caller who leaves is noticed up to two [`TICK`](super::conn_state::TICK)s later.
+//! connection; the price is that a caller who leaves is noticed up to two [`TICK_INTERVAL`](super::conn_state::TICK_INTERVAL)s later.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream as Socket;
@@ -13,50 +13,61 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::conn_state::Life;
+use super::conn_state::ConnState;
 
 /// See the module.
-pub(super) struct Caller {
-    stream: Stream,
-    life: Arc<Life>,
+pub(super) struct ClientSocket {
+    socket: ClientSocketState,
+    state: Arc<ConnState>,
 }
 
-enum Stream {
+enum ClientSocketState {
     /// Non-blocking, and nobody waits for it.
-    Alone(Socket),
+    Unregistered(Socket),
     /// The thread's epoll knows it.
-    Joined(TcpStream),
+    Registered(TcpStream),
     /// It could not join.
-    Lost,
+    Failed,
 }
 
-impl Caller {
+impl ClientSocket {
     /// `socket` must be non-blocking.
-    pub(super) fn new(socket: Socket, life: Arc<Life>) -> Self {
-        Self { stream: Stream::Alone(socket), life }
+    pub(super) fn new(socket: Socket, state: Arc<ConnState>) -> Self {
+        Self {
+            socket: ClientSocketState::Unregistered(socket),
+            state: state,
+        }
     }
 
-    fn join(&mut self) -> io::Result<Pin<&mut TcpStream>> {
-        if matches!(self.stream, Stream::Alone(_)) {
-            self.life.hears();
-            self.stream = match std::mem::replace(&mut self.stream, Stream::Lost) {
-                Stream::Alone(socket) => Stream::Joined(TcpStream::from_std(socket)?),
+    fn register_socket(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+        if matches!(self.socket, ClientSocketState::Unregistered(_)) {
+            self.state.resume_reading();
+            self.socket = match std::mem::replace(&mut self.socket, ClientSocketState::Failed) {
+                ClientSocketState::Unregistered(socket) => {
+                    ClientSocketState::Registered(TcpStream::from_std(socket)?)
+                }
                 other => other,
             };
         }
-        self.joined().ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.registered_stream()
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    fn joined(&mut self) -> Option<Pin<&mut TcpStream>> {
-        match &mut self.stream {
-            Stream::Joined(stream) => Some(Pin::new(stream)),
+    fn registered_stream(&mut self) -> Option<Pin<&mut TcpStream>> {
+        match &mut self.socket {
+            ClientSocketState::Registered(stream) => Some(Pin::new(stream)),
             _ => None,
         }
     }
 
     /// What the socket says at once, as long as it is alone and has something to say.
-    fn at_once<R>(&self, mut attempt: impl FnMut(&Socket) -> io::Result<R>) -> Option<io::Result<R>> {
-        let Stream::Alone(socket) = &self.stream else { return None };
+    fn try_without_waiting<R>(
+        &self,
+        mut attempt: impl FnMut(&Socket) -> io::Result<R>,
+    ) -> Option<io::Result<R>> {
+        let ClientSocketState::Unregistered(socket) = &self.socket else {
+            return None;
+        };
         loop {
             match attempt(socket) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
@@ -67,26 +78,34 @@ impl Caller {
     }
 }
 
-impl AsyncRead for Caller {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if let Some(stream) = self.joined() {
+impl AsyncRead for ClientSocket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some(stream) = self.registered_stream() {
             return stream.poll_read(cx, buf);
         }
-        if self.life.is_deaf() {
+        if self.state.is_read_paused() {
             return Poll::Pending; // the life wakes it when it is to listen again
         }
-        match self.at_once(|mut socket| socket.read(buf.initialize_unfilled())) {
+        match self.try_without_waiting(|mut socket| socket.read(buf.initialize_unfilled())) {
             Some(read) => Poll::Ready(read.map(|n| buf.advance(n))),
-            None => self.join()?.poll_read(cx, buf),
+            None => self.register_socket()?.poll_read(cx, buf),
         }
     }
 }
 
-impl AsyncWrite for Caller {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.at_once(|mut socket| socket.write(buf)) {
+impl AsyncWrite for ClientSocket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.try_without_waiting(|mut socket| socket.write(buf)) {
             Some(written) => Poll::Ready(written),
-            None => self.join()?.poll_write(cx, buf),
+            None => self.register_socket()?.poll_write(cx, buf),
         }
     }
 
@@ -95,9 +114,9 @@ impl AsyncWrite for Caller {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.at_once(|mut socket| socket.write_vectored(bufs)) {
+        match self.try_without_waiting(|mut socket| socket.write_vectored(bufs)) {
             Some(written) => Poll::Ready(written),
-            None => self.join()?.poll_write_vectored(cx, bufs),
+            None => self.register_socket()?.poll_write_vectored(cx, bufs),
         }
     }
 
@@ -110,9 +129,9 @@ impl AsyncWrite for Caller {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.at_once(|socket| socket.shutdown(std::net::Shutdown::Write)) {
+        match self.try_without_waiting(|socket| socket.shutdown(std::net::Shutdown::Write)) {
             Some(shut) => Poll::Ready(shut),
-            None => self.join()?.poll_shutdown(cx),
+            None => self.register_socket()?.poll_shutdown(cx),
         }
     }
 }

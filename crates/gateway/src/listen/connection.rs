@@ -9,100 +9,159 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use nearpath_wire::replay::{self, Spoken};
+use nearpath_wire::preface::{self, ClearTextProtocol};
 use nearpath_wire::{BoxError, server};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
 
-use super::client_requests::Visit;
-use super::client_socket::Caller;
-use super::conn_state::Life;
-use super::http1::{self, Left};
-use super::http1_errors::Worded;
-use super::stream_resets::Resets;
-use super::tracked_stream::Watched;
-use super::{ListenContext, Port};
-use crate::request::Peer;
+use super::client_connection::ClientConnection;
+use super::client_socket::ClientSocket;
+use super::conn_state::ConnState;
+use super::http1::{self, Http1Outcome};
+use super::http1_errors::Http1Stream;
+use super::stream_resets::ResetBudget;
+use super::tracked_stream::TrackedStream;
+use super::{ListenContext, ListenPort};
+use crate::request::PeerInfo;
 
 /// Serves one connection to its end, and keeps its `place` until then. Its requests are answered by [`crate::pipeline`].
 pub(super) async fn serve_connection(
     context: Rc<ListenContext>,
-    port: Rc<Port>,
+    port: Rc<ListenPort>,
     socket: TcpStream,
     addr: SocketAddr,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 ) {
-    let ListenContext { worker: lane, connections } = &*context;
-    let life = Life::new(lane.ticks());
-    let peer = Rc::new(Peer::http_client(port.zone, port.tls.is_some(), addr));
-    connections.add(life.clone());
+    let ListenContext {
+        worker,
+        conn_table: connections,
+    } = &*context;
+    let state = ConnState::new(worker.tick_counter());
+    let peer = Rc::new(PeerInfo::http_client(port.zone, port.tls.is_some(), addr));
+    connections.add_connection(state.clone());
     if port.is_draining() {
-        connections.drain(lane.now()); // accepted in the same moment: it did not hear the order
+        connections.drain_all(worker.current_tick()); // accepted in the same moment: it did not hear the order
     }
-    let (resets, alt_svc) = (Rc::new(Resets::new(lane.now())), port.alt_svc.clone());
-    let visit = Rc::new(Visit { lane: lane.clone(), peer, life: life.clone(), alt_svc, resets });
-    match life.govern(serve(&visit, &port, Caller::new(socket, life.clone()))).await {
+    let (resets, alt_svc) = (
+        Rc::new(ResetBudget::new(worker.current_tick())),
+        port.alt_svc.clone(),
+    );
+    let connection = Rc::new(ClientConnection {
+        worker: worker.clone(),
+        peer,
+        state: state.clone(),
+        alt_svc,
+        reset_budget: resets,
+    });
+    match state
+        .run_until_cut(serve_protocol(
+            &connection,
+            &port,
+            ClientSocket::new(socket, state.clone()),
+        ))
+        .await
+    {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::debug!(%addr, %error, "connection ended"),
-        None => drop(lane.totals.connections_cut.fetch_add(1, Ordering::Relaxed)),
+        None => drop(
+            worker
+                .totals
+                .connections_cut
+                .fetch_add(1, Ordering::Relaxed),
+        ),
     }
-    connections.remove(&life);
+    connections.remove_connection(&state);
 }
 
 /// Small, because it is moved before it first runs: what is large is on the heap. `TCP_NODELAY` comes from the listener.
-async fn serve(visit: &Rc<Visit>, port: &Port, mut stream: Caller) -> Result<(), BoxError> {
+async fn serve_protocol(
+    connection: &Rc<ClientConnection>,
+    port: &ListenPort,
+    mut stream: ClientSocket,
+) -> Result<(), BoxError> {
     if let Some(tls) = &port.tls {
-        return Box::pin(encrypted(visit, port, tls, stream)).await;
+        return Box::pin(serve_tls(connection, port, tls, stream)).await;
     }
-    match replay::tell(&mut stream).await? {
+    match preface::read_protocol(&mut stream).await? {
         None => Ok(()),
-        Some((Spoken::Http1, seen)) => {
-            http1(visit, port, Watched::new(stream, seen, visit.life.clone()).closed_by_drop()).await
+        Some((ClearTextProtocol::Http1, seen)) => {
+            serve_http1(
+                connection,
+                port,
+                TrackedStream::new(stream, seen, connection.state.clone()).closed_by_drop(),
+            )
+            .await
         }
-        Some((Spoken::Http2, seen)) => http2(visit, port, Watched::new(stream, seen, visit.life.clone())).await,
+        Some((ClearTextProtocol::Http2, seen)) => {
+            serve_http2(
+                connection,
+                port,
+                TrackedStream::new(stream, seen, connection.state.clone()),
+            )
+            .await
+        }
     }
 }
 
-async fn encrypted(
-    visit: &Rc<Visit>,
-    port: &Port,
+async fn serve_tls(
+    connection: &Rc<ClientConnection>,
+    port: &ListenPort,
     tls: &Arc<rustls::ServerConfig>,
-    stream: Caller,
+    stream: ClientSocket,
 ) -> Result<(), BoxError> {
     let handshake = TlsAcceptor::from(tls.clone()).accept(stream);
-    let stream = tokio::time::timeout(port.tls_timeout, handshake).await.map_err(io::Error::from)??;
-    visit.life.expects();
-    let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let stream = Watched::new(stream, Bytes::new(), visit.life.clone());
-    if h2 { http2(visit, port, stream).await } else { http1(visit, port, stream).await }
+    let stream = tokio::time::timeout(port.tls_timeout, handshake)
+        .await
+        .map_err(io::Error::from)??;
+    connection.state.expect_request();
+    let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let stream = TrackedStream::new(stream, Bytes::new(), connection.state.clone());
+    if is_h2 {
+        serve_http2(connection, port, stream).await
+    } else {
+        serve_http1(connection, port, stream).await
+    }
 }
 
-async fn http1<T>(visit: &Rc<Visit>, port: &Port, io: Watched<T>) -> Result<(), BoxError>
+async fn serve_http1<T>(
+    connection: &Rc<ClientConnection>,
+    port: &ListenPort,
+    io: TrackedStream<T>,
+) -> Result<(), BoxError>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    visit.life.speaks(false);
-    let io = match http1::serve(visit, io).await? {
-        Left::Over => return Ok(()),
-        Left::Handed(io) => io,
+    connection.state.set_protocol(false);
+    let handed_over = match http1::serve_plain_requests(connection, io).await? {
+        Http1Outcome::Closed => return Ok(()),
+        Http1Outcome::HandedOver(io) => io,
     };
-    let io = Worded::new(io, visit.life.clone(), port.limits);
-    let service = service_fn(|request| visit.answer(request));
-    let connection = server::http1(&port.limits).serve_connection(TokioIo::new(io), service);
-    let mut connection = Box::pin(connection.with_upgrades());
-    let served = visit.to_its_end(connection.as_mut(), |connection| connection.graceful_shutdown()).await;
-    visit.life.ended(); // upgraded, its stream lives on
-    visit.judged(served, "HTTP/1.1")
+    let io = Http1Stream::new(handed_over, connection.state.clone(), port.limits);
+    let service = service_fn(|request| connection.answer_request(request));
+    let http = server::http1_builder(&port.limits).serve_connection(TokioIo::new(io), service);
+    let mut http = Box::pin(http.with_upgrades());
+    let served = connection
+        .run_until_end(http.as_mut(), |connection| connection.graceful_shutdown())
+        .await;
+    connection.state.mark_http_ended(); // upgraded, its stream lives on
+    connection.record_parse_error(served, "HTTP/1.1")
 }
 
-async fn http2<T>(visit: &Rc<Visit>, port: &Port, io: Watched<T>) -> Result<(), BoxError>
+async fn serve_http2<T>(
+    connection: &Rc<ClientConnection>,
+    port: &ListenPort,
+    io: TrackedStream<T>,
+) -> Result<(), BoxError>
 where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    visit.life.speaks(true);
-    let service = service_fn(|request| visit.answer_stream(request));
-    let mut connection = Box::pin(server::http2(&port.limits).serve_connection(TokioIo::new(io), service));
-    let served = visit.to_its_end(connection.as_mut(), |connection| connection.graceful_shutdown()).await;
-    visit.judged(served, "HTTP/2")
+    connection.state.set_protocol(true);
+    let service = service_fn(|request| connection.answer_stream_request(request));
+    let mut http =
+        Box::pin(server::http2_builder(&port.limits).serve_connection(TokioIo::new(io), service));
+    let served = connection
+        .run_until_end(http.as_mut(), |connection| connection.graceful_shutdown())
+        .await;
+    connection.record_parse_error(served, "HTTP/2")
 }

@@ -6,34 +6,38 @@ use std::sync::Arc;
 use nearpath_wire::h3;
 use tokio::sync::Barrier;
 
-use crate::request::Zone;
+use crate::request::ListenerZone;
 
 /// A port to serve.
-pub struct Listener {
+pub struct GatewayListener {
     /// Who may reach it.
-    pub zone: Zone,
+    pub zone: ListenerZone,
     /// With TLS, if set.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// One socket a thread, see `nearpath_wire::bind`, which also sets what their connections inherit. With fewer, threads
     /// share them; with more, each serves several.
     pub sockets: Vec<TcpListener>,
     /// With HTTP/3 on the same port, if set.
-    pub http3: Option<Http3>,
+    pub http3: Option<Http3Listener>,
 }
 
 /// HTTP/3 beside a listener with TLS.
-pub struct Http3 {
-    pub(super) site: h3::Site,
+pub struct Http3Listener {
+    pub(super) server_config: h3::Http3ServerConfig,
     pub(crate) sockets: Vec<UdpSocket>,
     /// Where threads meet when they have no connection left: until then each tells newcomers that they come too late.
-    pub(super) over: Arc<Barrier>,
+    pub(super) drained: Arc<Barrier>,
 }
 
-impl Http3 {
-    /// With one socket a thread, in the order in which they were bound, and with [`h3::Steering::program`] attached to them; or with one
+impl Http3Listener {
+    /// With one socket a thread, in the order in which they were bound, and with [`h3::CidRouting::program`] attached to them; or with one
     /// alone.
-    pub fn new(site: h3::Site, sockets: Vec<UdpSocket>) -> Self {
-        let over = Arc::new(Barrier::new(sockets.len()));
-        Self { site, sockets, over }
+    pub fn new(server_config: h3::Http3ServerConfig, sockets: Vec<UdpSocket>) -> Self {
+        let drained = Arc::new(Barrier::new(sockets.len()));
+        Self {
+            server_config: server_config,
+            sockets,
+            drained: drained,
+        }
     }
 }

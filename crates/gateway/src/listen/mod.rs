@@ -4,7 +4,7 @@
 
 mod accept;
 mod accept_backoff;
-mod client_requests;
+mod client_connection;
 mod client_socket;
 mod conn_state;
 mod connection;
@@ -12,8 +12,8 @@ mod http1;
 mod http1_errors;
 pub(crate) mod http3;
 mod listener;
+mod serving_thread;
 mod stream_resets;
-mod thread;
 mod tracked_stream;
 
 use std::rc::Rc;
@@ -22,35 +22,35 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use nearpath_daemon::drain;
-use nearpath_wire::server::Limits;
+use nearpath_wire::server::HttpLimits;
 
-pub use listener::{Http3, Listener};
-pub(crate) use thread::{Thread, run};
+pub use listener::{GatewayListener, Http3Listener};
+pub(crate) use serving_thread::{ThreadSetup, run_thread};
 
 use crate::context::WorkerContext;
-use crate::request::Zone;
-use conn_state::Lives;
+use crate::request::ListenerZone;
+use conn_state::ConnTable;
 
 /// One thread's context, and the connections that it serves.
 pub(crate) struct ListenContext {
     pub worker: Rc<WorkerContext>,
-    pub connections: Lives,
+    pub conn_table: ConnTable,
 }
 
 /// A port as one thread serves it.
-pub(crate) struct Port {
-    pub zone: Zone,
+pub(crate) struct ListenPort {
+    pub zone: ListenerZone,
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Where the same is served over HTTP/3, as `Alt-Svc` says it (RFC 7838).
     pub alt_svc: Option<HeaderValue>,
-    pub limits: Limits,
+    pub limits: HttpLimits,
     pub tls_timeout: Duration,
     /// Connections that this thread may have on this port.
-    pub connections: usize,
-    pub drain: drain::Watch,
+    pub max_connections: usize,
+    pub drain: drain::DrainWatch,
 }
 
-impl Port {
+impl ListenPort {
     fn is_draining(&self) -> bool {
         self.drain.is_draining()
     }

@@ -4,48 +4,55 @@
 use std::cell::Cell;
 
 /// Requests that may be abandoned beyond those that were answered.
-const BURST: i32 = 100;
+const MAX_RESET_BURST: i32 = 100;
 /// What is forgiven with every tick: 24 a second.
-const FORGIVEN: u32 = 6;
+const RESETS_FORGIVEN_PER_TICK: u32 = 6;
 
-/// One connection's account: each abandoned request costs one, each answered one and the time earn some, up to [`BURST`].
+/// One connection's account: each abandoned request costs one, each answered one and the time earn some, up to [`MAX_RESET_BURST`].
 #[derive(Debug)]
-pub(super) struct Resets {
-    left: Cell<i32>,
-    tick: Cell<u32>,
+pub(super) struct ResetBudget {
+    remaining: Cell<i32>,
+    last_tick: Cell<u32>,
 }
 
 /// What becomes of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ResetVerdict {
     /// It goes on.
-    Fine,
+    Allowed,
     /// It takes no new requests (GOAWAY); an honest peer opens another one and loses nothing.
-    Leave,
+    Drain,
     /// It goes on abandoning nevertheless.
     Cut,
 }
 
-impl Resets {
+impl ResetBudget {
     /// A connection that begins at tick `now`.
     pub(super) fn new(now: u32) -> Self {
-        Self { left: Cell::new(BURST), tick: Cell::new(now) }
+        Self {
+            remaining: Cell::new(MAX_RESET_BURST),
+            last_tick: Cell::new(now),
+        }
     }
 
     /// A request was answered.
-    pub(super) fn answered(&self) {
-        self.left.set((self.left.get() + 1).min(BURST));
+    pub(super) fn note_answered(&self) {
+        self.remaining
+            .set((self.remaining.get() + 1).min(MAX_RESET_BURST));
     }
 
     /// A request was abandoned at tick `now`.
-    pub(super) fn abandoned(&self, now: u32) -> Verdict {
-        let ticks = now.wrapping_sub(self.tick.replace(now)).min(BURST.unsigned_abs());
-        let forgiven = i32::try_from(ticks * FORGIVEN).unwrap_or(BURST);
-        self.left.set((self.left.get() + forgiven).min(BURST) - 1);
-        match self.left.get() {
-            1.. => Verdict::Fine,
-            left if left > -BURST => Verdict::Leave,
-            _ => Verdict::Cut,
+    pub(super) fn note_abandoned(&self, now: u32) -> ResetVerdict {
+        let ticks = now
+            .wrapping_sub(self.last_tick.replace(now))
+            .min(MAX_RESET_BURST.unsigned_abs());
+        let forgiven = i32::try_from(ticks * RESETS_FORGIVEN_PER_TICK).unwrap_or(MAX_RESET_BURST);
+        self.remaining
+            .set((self.remaining.get() + forgiven).min(MAX_RESET_BURST) - 1);
+        match self.remaining.get() {
+            1.. => ResetVerdict::Allowed,
+            remaining if remaining > -MAX_RESET_BURST => ResetVerdict::Drain,
+            _ => ResetVerdict::Cut,
         }
     }
 }
@@ -55,25 +62,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_abandoning_is_told_to_leave_after_the_burst_and_cut_after_another() {
-        let resets = Resets::new(7);
-        let verdicts: Vec<_> = (0..BURST * 2).map(|_| resets.abandoned(7)).collect();
-        assert_eq!(verdicts.iter().filter(|verdict| **verdict == Verdict::Fine).count() as i32, BURST - 1);
-        assert_eq!(verdicts.last(), Some(&Verdict::Cut));
+    fn a_client_that_only_resets_is_drained_after_one_burst_and_cut_after_two() {
+        let budget = ResetBudget::new(7);
+        let verdicts: Vec<_> = (0..MAX_RESET_BURST * 2)
+            .map(|_| budget.note_abandoned(7))
+            .collect();
+        assert_eq!(
+            verdicts
+                .iter()
+                .filter(|verdict| **verdict == ResetVerdict::Allowed)
+                .count() as i32,
+            MAX_RESET_BURST - 1
+        );
+        assert_eq!(verdicts.last(), Some(&ResetVerdict::Cut));
     }
 
     #[test]
-    fn abandoning_every_second_one_is_fine() {
-        let resets = Resets::new(0);
+    fn resetting_every_second_request_is_allowed() {
+        let budget = ResetBudget::new(0);
         assert!((0..10_000).all(|_| {
-            resets.answered();
-            resets.abandoned(0) == Verdict::Fine
+            budget.note_answered();
+            budget.note_abandoned(0) == ResetVerdict::Allowed
         }));
     }
 
     #[test]
-    fn a_call_with_a_deadline_now_and_then_is_fine_for_ever() {
-        let resets = Resets::new(0);
-        assert!((0..10_000).all(|n| resets.abandoned(n / FORGIVEN) == Verdict::Fine));
+    fn occasional_resets_are_always_allowed() {
+        let budget = ResetBudget::new(0);
+        assert!(
+            (0..10_000)
+                .all(|n| budget.note_abandoned(n / RESETS_FORGIVEN_PER_TICK)
+                    == ResetVerdict::Allowed)
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! A connection that tells its [`Life`] what happens, and replays what was read while its protocol was told.
+//! A connection that tells its [`ConnState`] what happens, and replays what was read while its protocol was told.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,65 +8,81 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::conn_state::Life;
+use super::conn_state::ConnState;
 
 /// See the module.
-pub(super) struct Watched<T> {
+pub(super) struct TrackedStream<T> {
     io: T,
-    replay: Bytes,
-    life: Arc<Life>,
+    unread: Bytes,
+    state: Arc<ConnState>,
     closed_by_drop: bool,
 }
 
-impl<T> Watched<T> {
+impl<T> TrackedStream<T> {
     /// Watches `io`, of which `replay` was read already.
-    pub(super) fn new(io: T, replay: Bytes, life: Arc<Life>) -> Self {
-        Self { io, replay, life, closed_by_drop: false }
+    pub(super) fn new(io: T, unread: Bytes, state: Arc<ConnState>) -> Self {
+        Self {
+            io,
+            unread: unread,
+            state: state,
+            closed_by_drop: false,
+        }
     }
 
     /// Dropping it is enough to end it, as with a plain socket: close(2) sends what is buffered and then FIN, as shutdown(2)
     /// before it would. After an upgrade it is shut down nevertheless, for its other half goes on.
     pub(super) fn closed_by_drop(self) -> Self {
-        Self { closed_by_drop: true, ..self }
+        Self {
+            closed_by_drop: true,
+            ..self
+        }
     }
 
     /// What is to be replayed, which then is not.
-    pub(super) fn take_replay(&mut self) -> Bytes {
-        std::mem::take(&mut self.replay)
+    pub(super) fn take_unread(&mut self) -> Bytes {
+        std::mem::take(&mut self.unread)
     }
 
     /// Gives `seen` back: it is read again before all else.
-    pub(super) fn replay(&mut self, seen: Bytes) {
-        self.replay = seen;
+    pub(super) fn put_back(&mut self, unread: Bytes) {
+        self.unread = unread;
     }
 
-    fn written(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        self.life.wrote(polled.is_ready());
+    fn note_written(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        self.state.note_write(polled.is_ready());
         polled
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if !self.replay.is_empty() {
-            let n = self.replay.len().min(buf.remaining());
-            buf.put_slice(&self.replay[..n]);
-            self.replay.advance(n);
+impl<T: AsyncRead + Unpin> AsyncRead for TrackedStream<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let n = self.unread.len().min(buf.remaining());
+            buf.put_slice(&self.unread[..n]);
+            self.unread.advance(n);
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
         if buf.filled().len() > before {
-            self.life.heard();
+            self.state.note_read();
         }
         polled
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for TrackedStream<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.io).poll_write(cx, buf);
-        self.written(polled)
+        self.note_written(polled)
     }
 
     fn poll_write_vectored(
@@ -75,7 +91,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
-        self.written(polled)
+        self.note_written(polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -87,7 +103,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.closed_by_drop && !self.life.has_ended() {
+        if self.closed_by_drop && !self.state.has_http_ended() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.io).poll_shutdown(cx)

@@ -13,104 +13,156 @@ use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::Body;
 
 use crate::admit;
-use crate::call::Call;
+use crate::call::GatewayCall;
 use crate::context::WorkerContext;
-use crate::deliver::{self, Answer, Content, Delivery, Undelivered};
-use crate::function::{Function, Permit};
-use crate::record::Completion;
-use crate::request::{Arriving, Asked, Clock, Flow, Peer, Upload, Zone, own_timeout};
-use crate::route::{self, Destination, Unroutable};
+use crate::deliver::{self, InstanceAnswer, RequestDelivery, ResponseContent, SendFailure};
+use crate::function::{AdmissionPermit, FunctionEntry};
+use crate::record::CompletionRecord;
+use crate::request::{
+    CallerBody, ListenerZone, PeerInfo, RequestDeadlines, RequestOptions, RequestUpload,
+    UploadProgress, parse_caller_timeout,
+};
+use crate::route::{self, RouteDestination, UnroutableRequest};
 
-pub(crate) use refusal::of_call as refuse_call;
+pub(crate) use refusal::refuse_call;
 
 /// A request after the first look at it.
-pub(crate) enum Begun {
+pub(crate) enum RoutedRequest {
     /// It is answered already.
-    Answered(Box<Response<Content>>),
+    Answered(Box<Response<ResponseContent>>),
     /// The administrator's side answers it.
-    Admin { answer: BoxFuture<'static, Response<Body>>, record: Completion, head: bool },
+    Admin {
+        answer: BoxFuture<'static, Response<Body>>,
+        record: CompletionRecord,
+        head: bool,
+    },
     /// It is for a function.
-    Call(Box<Call>),
+    Call(Box<GatewayCall>),
 }
 
 /// Looks at a request: where it goes, without waiting for anything.
-pub(crate) fn begin(lane: &Rc<WorkerContext>, peer: &Rc<Peer>, request: Request<Arriving>) -> Begun {
-    match route::resolve(&lane.table, peer, &request) {
-        Ok(Destination::Function { function, rest }) => enter(lane, peer, request, Upload::new, function, rest),
-        Ok(Destination::Health) => health(lane, &request),
-        Ok(Destination::Admin) => {
-            let (record, head) = unrouted(lane, &request);
-            Begun::Admin { answer: lane.control.admin(request.map(Body::from)), record, head }
+pub(crate) fn route_request(
+    worker: &Rc<WorkerContext>,
+    peer: &Rc<PeerInfo>,
+    request: Request<CallerBody>,
+) -> RoutedRequest {
+    match route::resolve(&worker.table, peer, &request) {
+        Ok(RouteDestination::Function {
+            function,
+            path_offset,
+        }) => begin_call(
+            worker,
+            peer,
+            request,
+            RequestUpload::new,
+            function,
+            path_offset,
+        ),
+        Ok(RouteDestination::Health) => answer_health(worker, &request),
+        Ok(RouteDestination::Admin) => {
+            let (record, is_head) = record_unrouted(worker, &request);
+            RoutedRequest::Admin {
+                answer: worker.control.handle_admin(request.map(Body::from)),
+                record,
+                head: is_head,
+            }
         }
-        Err(Unroutable { reason, message, closes: false }) => refuse(lane, &request, reason, &message),
-        Err(Unroutable { reason, message, closes: true }) => closing(refuse(lane, &request, reason, &message)),
+        Err(UnroutableRequest {
+            reason,
+            message,
+            closes_connection: false,
+        }) => refuse_unrouted(worker, &request, reason, &message),
+        Err(UnroutableRequest {
+            reason,
+            message,
+            closes_connection: true,
+        }) => with_connection_close(refuse_unrouted(worker, &request, reason, &message)),
     }
 }
 
 /// Looks at a request that was read as a whole, for a function that is known. `rest`: where the function's own path
 /// begins in the request's.
-pub(crate) fn begin_whole(
-    lane: &Rc<WorkerContext>,
-    peer: &Rc<Peer>,
+pub(crate) fn route_buffered(
+    worker: &Rc<WorkerContext>,
+    peer: &Rc<PeerInfo>,
     request: Request<Bytes>,
-    function: Arc<Function>,
-    rest: usize,
-) -> Begun {
-    enter(lane, peer, request, |body, _| Upload::whole(body), function, rest)
+    function: Arc<FunctionEntry>,
+    path_offset: usize,
+) -> RoutedRequest {
+    begin_call(
+        worker,
+        peer,
+        request,
+        |body, _| RequestUpload::from_bytes(body),
+        function,
+        path_offset,
+    )
 }
 
 /// Ends the connection with the answer: after a request that has two meanings, the next cannot be trusted.
-fn closing(mut begun: Begun) -> Begun {
-    if let Begun::Answered(response) = &mut begun {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+fn with_connection_close(mut routed: RoutedRequest) -> RoutedRequest {
+    if let RoutedRequest::Answered(response) = &mut routed {
+        response
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    begun
+    routed
 }
 
 /// Answers a request. It always has an answer; the platform's refusals are answers too.
-pub(crate) async fn answer(begun: Begun) -> Response<Content> {
-    match begun {
-        Begun::Answered(response) => *response,
-        Begun::Admin { answer, record, head } => administered(answer.await, record, head),
-        Begun::Call(mut call) => match admit_and_deliver(&mut call).await {
-            Ok(answer) => deliver::reply(call, answer),
-            Err(error) => refusal::of_call(*call, &error).map(Content::Own),
+pub(crate) async fn answer_request(routed: RoutedRequest) -> Response<ResponseContent> {
+    match routed {
+        RoutedRequest::Answered(response) => *response,
+        RoutedRequest::Admin {
+            answer,
+            record,
+            head: is_head,
+        } => admin_response(answer.await, record, is_head),
+        RoutedRequest::Call(mut call) => match admit_and_deliver(&mut call).await {
+            Ok(answer) => deliver::into_response(call, answer),
+            Err(error) => refusal::refuse_call(*call, &error).map(ResponseContent::Platform),
         },
     }
 }
 
-/// The record of a request that is for no function, and whether it is a `HEAD`.
-fn unrouted<B>(lane: &WorkerContext, request: &Request<B>) -> (Completion, bool) {
-    let mut record = Completion::start(&lane.recorder, request, None, "");
-    let asked = Asked::of(request);
-    record.identify(asked.call_id.as_bytes(), None);
-    (record, asked.head)
+/// The record of a request that is for no function, and whether it is a `HEAD_RESERVE_BYTES`.
+fn record_unrouted<B>(worker: &WorkerContext, request: &Request<B>) -> (CompletionRecord, bool) {
+    let mut record = CompletionRecord::start_request(&worker.recorder, request, None, "");
+    let options = RequestOptions::from_request(request);
+    record.identify(options.call_id.as_bytes(), None);
+    (record, options.is_head)
 }
 
-fn administered(answer: Response<Body>, mut record: Completion, head: bool) -> Response<Content> {
-    record.answered(answer.status().as_u16());
-    answer.map(|body| Content::admin(body, record, head))
+fn admin_response(
+    answer: Response<Body>,
+    mut record: CompletionRecord,
+    is_head: bool,
+) -> Response<ResponseContent> {
+    record.mark_answered(answer.status().as_u16());
+    answer.map(|body| ResponseContent::from_admin(body, record, is_head))
 }
 
-async fn admit_and_deliver(call: &mut Call) -> Result<Answer, PlatformError> {
+async fn admit_and_deliver(call: &mut GatewayCall) -> Result<InstanceAnswer, PlatformError> {
     check_caller(call)?;
-    let permit = admit::enter(call).await?;
-    let delivery = Delivery::begin(call)?;
+    let permit = admit::admit_call(call).await?;
+    let delivery = RequestDelivery::prepare(call)?;
     deliver_admitted(call, delivery, permit).await
 }
 
 /// Delivers a request; where no instance is left, it is admitted again, before all others.
 async fn deliver_admitted(
-    call: &mut Call,
-    mut delivery: Delivery,
-    mut permit: Permit,
-) -> Result<Answer, PlatformError> {
+    call: &mut GatewayCall,
+    mut delivery: RequestDelivery,
+    mut permit: AdmissionPermit,
+) -> Result<InstanceAnswer, PlatformError> {
     loop {
-        permit = match delivery.send(call, permit).await {
+        permit = match delivery.send_until_answered(call, permit).await {
             Ok(answer) => return Ok(answer),
-            Err(Undelivered::Failed(error)) => return Err(error),
+            Err(SendFailure::Failed(error)) => return Err(error),
             // On the heap: few requests come here, and every request's future would be as large otherwise.
-            Err(Undelivered::Readmit(permit)) => Box::pin(admit::enter_again(call, permit)).await?,
+            Err(SendFailure::Readmit(permit)) => {
+                Box::pin(admit::readmit_call(call, permit)).await?
+            }
         };
     }
 }
@@ -120,71 +172,110 @@ async fn deliver_admitted(
 /// # Errors
 /// Why there is no answer.
 pub(crate) async fn deliver_elsewhere(
-    call: &mut Call,
-    refused: deliver::Place,
+    call: &mut GatewayCall,
+    refused_slot: deliver::EndpointSlot,
     why: String,
-) -> Result<Answer, PlatformError> {
-    let (delivery, permit) = Delivery::after_refusal(call, refused, why)?;
+) -> Result<InstanceAnswer, PlatformError> {
+    let (delivery, permit) = RequestDelivery::prepare_after_refusal(call, refused_slot, why)?;
     let permit = match permit {
         Some(permit) => permit,
-        None => admit::enter_again(call, None).await?,
+        None => admit::readmit_call(call, None).await?,
     };
     deliver_admitted(call, delivery, permit).await
 }
 
 /// Begins the path of a call: from here on the request ends in one completion record.
-fn enter<B>(
-    lane: &Rc<WorkerContext>,
-    peer: &Rc<Peer>,
+fn begin_call<B>(
+    worker: &Rc<WorkerContext>,
+    peer: &Rc<PeerInfo>,
     request: Request<B>,
-    upload: impl FnOnce(B, Option<u64>) -> (Upload, Option<Rc<Flow>>),
-    function: Arc<Function>,
-    rest: usize,
-) -> Begun {
-    let asked = Asked::of(&request);
+    upload: impl FnOnce(B, Option<u64>) -> (RequestUpload, Option<Rc<UploadProgress>>),
+    function: Arc<FunctionEntry>,
+    path_offset: usize,
+) -> RoutedRequest {
+    let options = RequestOptions::from_request(&request);
     let route = function.route();
-    let mut record = Completion::start(&lane.recorder, &request, Some(function.clone()), &function.name);
-    let own = match own_timeout(&request) {
-        Ok(own) => own,
-        Err(error) => return own(refusal::refused(lane, &asked, record, &error)),
+    let mut record = CompletionRecord::start_request(
+        &worker.recorder,
+        &request,
+        Some(function.clone()),
+        &function.name,
+    );
+    let caller_timeout = match parse_caller_timeout(&request) {
+        Ok(caller_timeout) => caller_timeout,
+        Err(error) => {
+            return platform_response(refusal::record_refusal(worker, &options, record, &error));
+        }
     };
-    let admitted = record.started();
-    let clock = Clock::new(admitted, &route.policy, own, lane.body_idle);
+    let admitted_at = record.started_at();
+    let deadlines = RequestDeadlines::new(
+        admitted_at,
+        &route.policy,
+        caller_timeout,
+        worker.body_idle_timeout,
+    );
     let (head, body) = request.into_parts();
-    let (upload, flow) = upload(body, route.policy.max_body);
-    record.count_in(flow.clone());
+    let (upload, upload_progress) = upload(body, route.policy.max_body);
+    record.set_upload(upload_progress.clone());
     let request = Some(Request::from_parts(head, upload));
-    let (lane, peer) = (lane.clone(), peer.clone());
-    let call = Call { lane, peer, function, route, asked, clock, record, admitted, request, flow, rest };
-    Begun::Call(Box::new(call))
+    let (worker, peer) = (worker.clone(), peer.clone());
+    let call = GatewayCall {
+        worker,
+        peer,
+        function,
+        route,
+        options,
+        deadlines,
+        record,
+        admitted_at,
+        request,
+        upload_progress,
+        path_offset,
+    };
+    RoutedRequest::Call(Box::new(call))
 }
 
 /// Inside, an instance calls along declared edges only. Outside, functions are open.
-fn check_caller(call: &mut Call) -> Result<(), PlatformError> {
-    if call.peer.zone == Zone::Public {
-        call.record.identify(call.asked.call_id.as_bytes(), None);
+fn check_caller(call: &mut GatewayCall) -> Result<(), PlatformError> {
+    if call.peer.zone == ListenerZone::Public {
+        call.record.identify(call.options.call_id.as_bytes(), None);
         return Ok(());
     }
-    let caller = call.lane.table.caller(call.peer.addr);
-    call.record.identify(call.asked.call_id.as_bytes(), caller.as_deref());
+    let caller = call.worker.table.find_caller(call.peer.addr);
+    call.record
+        .identify(call.options.call_id.as_bytes(), caller.as_deref());
     route::check_edge(caller.as_deref(), call.peer.addr, &call.function.id)
 }
 
-fn own(answer: Response<Body>) -> Begun {
-    Begun::Answered(answer.map(Content::Own).into())
+fn platform_response(answer: Response<Body>) -> RoutedRequest {
+    RoutedRequest::Answered(answer.map(ResponseContent::Platform).into())
 }
 
 /// Answers a request that goes nowhere.
-pub(crate) fn refuse<B>(lane: &Rc<WorkerContext>, request: &Request<B>, reason: Reason, why: &str) -> Begun {
-    own(refusal::outside(lane, request, reason, why))
+pub(crate) fn refuse_unrouted<B>(
+    worker: &Rc<WorkerContext>,
+    request: &Request<B>,
+    reason: Reason,
+    why: &str,
+) -> RoutedRequest {
+    platform_response(refusal::record_unrouted_refusal(
+        worker, request, reason, why,
+    ))
 }
 
-fn health<B>(lane: &Rc<WorkerContext>, request: &Request<B>) -> Begun {
+fn answer_health<B>(worker: &Rc<WorkerContext>, request: &Request<B>) -> RoutedRequest {
     match *request.method() {
         Method::GET | Method::HEAD => {
-            let (record, head) = unrouted(lane, request);
-            Begun::Answered(administered(Response::new(Body::from("OK\n")), record, head).into())
+            let (record, is_head) = record_unrouted(worker, request);
+            RoutedRequest::Answered(
+                admin_response(Response::new(Body::from("OK\n")), record, is_head).into(),
+            )
         }
-        _ => refuse(lane, request, Reason::MethodNotAllowed, "/healthz: only GET and HEAD"),
+        _ => refuse_unrouted(
+            worker,
+            request,
+            Reason::MethodNotAllowed,
+            "/healthz: only GET and HEAD",
+        ),
     }
 }

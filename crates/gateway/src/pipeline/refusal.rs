@@ -5,37 +5,48 @@ use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::Body;
 
 use crate::COMPONENT;
-use crate::call::Call;
+use crate::call::GatewayCall;
 use crate::context::WorkerContext;
-use crate::error_response::render;
-use crate::record::Completion;
-use crate::request::{Asked, grpc};
+use crate::error_response::render_error;
+use crate::record::CompletionRecord;
+use crate::request::{RequestOptions, grpc};
 
 /// The answer to a request for a function that was refused on its walk.
-pub(crate) fn of_call(call: Call, error: &PlatformError) -> Response<Body> {
-    refused(&call.lane, &call.asked, call.record, error)
+pub(crate) fn refuse_call(call: GatewayCall, error: &PlatformError) -> Response<Body> {
+    record_refusal(&call.worker, &call.options, call.record, error)
 }
 
 /// The answer to a request that was refused, recorded.
-pub(crate) fn refused(
-    lane: &WorkerContext,
-    asked: &Asked,
-    mut record: Completion,
+pub(crate) fn record_refusal(
+    worker: &WorkerContext,
+    options: &RequestOptions,
+    mut record: CompletionRecord,
     error: &PlatformError,
 ) -> Response<Body> {
-    record.refused(error.reason);
-    let mut response = render(error, asked.json);
-    if asked.grpc {
-        grpc::trailers_only(&mut response, error);
+    record.mark_refused(error.reason);
+    let mut response = render_error(error, options.wants_json);
+    if options.is_grpc {
+        grpc::into_trailers_only(&mut response, error);
     }
-    asked.identify(response.headers_mut(), &lane.served_by);
+    options.insert_identity(response.headers_mut(), &worker.served_by);
     response
 }
 
 /// The answer to a request that is for no function, recorded.
-pub(crate) fn outside<B>(lane: &WorkerContext, request: &Request<B>, reason: Reason, why: &str) -> Response<Body> {
-    let asked = Asked::of(request);
-    let mut record = Completion::start(&lane.recorder, request, None, request.uri().path());
-    record.identify(asked.call_id.as_bytes(), None);
-    refused(lane, &asked, record, &PlatformError::new(COMPONENT, reason, why.to_owned()))
+pub(crate) fn record_unrouted_refusal<B>(
+    worker: &WorkerContext,
+    request: &Request<B>,
+    reason: Reason,
+    why: &str,
+) -> Response<Body> {
+    let options = RequestOptions::from_request(request);
+    let mut record =
+        CompletionRecord::start_request(&worker.recorder, request, None, request.uri().path());
+    record.identify(options.call_id.as_bytes(), None);
+    record_refusal(
+        worker,
+        &options,
+        record,
+        &PlatformError::new(COMPONENT, reason, why.to_owned()),
+    )
 }

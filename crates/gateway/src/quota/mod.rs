@@ -1,10 +1,10 @@
 //! Vertical scaling of the gateway: how much CPU its threads may use follows the rate of requests.
 //!
-//! [`Quota`] decides, from counters alone; this task brings it the counters and the group of threads its decision, twice a
+//! [`QuotaController`] decides, from counters alone; this task brings it the counters and the group of threads its decision, twice a
 //! period of the kernel's bandwidth control (`Documentation/scheduler/sched-bwc.rst`). It runs outside of the group, so that a
 //! throttled gateway cannot keep it from being freed. It wakes up twenty times a second.
 
-mod state;
+mod controller;
 
 #[cfg(test)]
 mod simulation;
@@ -13,12 +13,14 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::metrics::MetricsRegistry;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::MissedTickBehavior;
 
-pub use state::{Bounds, PERIOD, Quota, STEP, Sample};
+pub use controller::{
+    BANDWIDTH_PERIOD, CpuSample, DECISION_INTERVAL, QuotaBounds, QuotaController,
+};
 
 use crate::Gateway;
 
@@ -28,31 +30,43 @@ pub trait CpuGroup: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the kernel refuses.
-    fn set(&self, millis: u64) -> io::Result<()>;
+    fn set_quota(&self, millis: u64) -> io::Result<()>;
     /// CPU time that its threads have used, and how long they were throttled.
     ///
     /// # Errors
     /// When the group or a thread is gone.
-    fn read(&self) -> io::Result<(Duration, Duration)>;
+    fn read_usage(&self) -> io::Result<(Duration, Duration)>;
 }
 
 /// Shown as metrics.
 #[derive(Debug, Default, Clone)]
-struct Shown {
+struct QuotaMetrics {
     quota: Gauge,
-    cost: Gauge<f64, AtomicU64>,
+    cost_per_request: Gauge<f64, AtomicU64>,
     throttled: Counter<f64, AtomicU64>,
 }
 
-impl Shown {
-    fn register(&self, registry: &Registry) {
+impl QuotaMetrics {
+    fn register_metrics(&self, registry: &MetricsRegistry) {
         registry.with(|r| {
             let text = "Thousandths of a core that the gateway's threads may use together";
-            r.register("nearpath_gateway_cpu_quota_millis", text, self.quota.clone());
+            r.register(
+                "nearpath_gateway_cpu_quota_millis",
+                text,
+                self.quota.clone(),
+            );
             let text = "CPU seconds that a request costs the gateway, as fitted";
-            r.register("nearpath_gateway_cpu_seconds_per_request", text, self.cost.clone());
+            r.register(
+                "nearpath_gateway_cpu_seconds_per_request",
+                text,
+                self.cost_per_request.clone(),
+            );
             let text = "Seconds for which the gateway's threads were throttled";
-            r.register("nearpath_gateway_cpu_throttled_seconds", text, self.throttled.clone());
+            r.register(
+                "nearpath_gateway_cpu_throttled_seconds",
+                text,
+                self.throttled.clone(),
+            );
         });
     }
 }
@@ -66,38 +80,50 @@ impl Gateway {
     pub fn scale_cpu(
         &self,
         group: impl CpuGroup,
-        bounds: Bounds,
-        registry: &Registry,
+        bounds: QuotaBounds,
+        registry: &MetricsRegistry,
     ) -> io::Result<tokio::task::JoinHandle<()>> {
-        let (quota, shown) = (Quota::new(bounds), Shown::default());
-        group.set(quota.millis())?;
-        shown.quota.set(quota.millis() as i64);
-        shown.register(registry);
+        let (quota, metrics) = (QuotaController::new(bounds), QuotaMetrics::default());
+        group.set_quota(quota.quota_millis())?;
+        metrics.quota.set(quota.quota_millis() as i64);
+        metrics.register_metrics(registry);
         let gateway = self.clone();
         Ok(tokio::spawn(async move {
-            if let Err(error) = gateway.follow(&group, quota, &shown).await {
-                let _ = group.set(bounds.ceiling); // without anybody who follows, no limit is the safe one
+            if let Err(error) = gateway.follow_load(&group, quota, &metrics).await {
+                let _ = group.set_quota(bounds.ceiling); // without anybody who follows, no limit is the safe one
                 tracing::warn!(%error, "the gateway's CPU quota is no longer adjusted");
             }
         }))
     }
 
-    async fn follow(&self, group: &impl CpuGroup, mut quota: Quota, shown: &Shown) -> io::Result<()> {
-        let (begin, mut periods) = (Instant::now(), tokio::time::interval(STEP));
+    async fn follow_load(
+        &self,
+        group: &impl CpuGroup,
+        mut quota: QuotaController,
+        metrics: &QuotaMetrics,
+    ) -> io::Result<()> {
+        let (begin, mut periods) = (Instant::now(), tokio::time::interval(DECISION_INTERVAL));
         periods.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut known = Duration::ZERO;
+        let mut last_throttled = Duration::ZERO;
         loop {
             periods.tick().await;
-            let (cpu, throttled) = group.read()?;
-            let before = quota.millis();
-            let after = quota.tick(Sample { at: begin.elapsed(), requests: self.started(), cpu, throttled });
+            let (cpu, throttled) = group.read_usage()?;
+            let before = quota.quota_millis();
+            let after = quota.decide_quota(CpuSample {
+                at: begin.elapsed(),
+                requests: self.started_count(),
+                cpu,
+                throttled,
+            });
             if after != before {
-                group.set(after)?;
-                shown.quota.set(after as i64);
+                group.set_quota(after)?;
+                metrics.quota.set(after as i64);
             }
-            shown.cost.set(quota.cost());
-            shown.throttled.inc_by(throttled.saturating_sub(known).as_secs_f64());
-            known = throttled;
+            metrics.cost_per_request.set(quota.cost_per_request());
+            metrics
+                .throttled
+                .inc_by(throttled.saturating_sub(last_throttled).as_secs_f64());
+            last_throttled = throttled;
         }
     }
 }

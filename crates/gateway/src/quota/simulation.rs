@@ -5,72 +5,87 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::state::{Bounds, PERIOD, Quota, STEP, Sample};
+use super::controller::{
+    BANDWIDTH_PERIOD, CpuSample, DECISION_INTERVAL, QuotaBounds, QuotaController,
+};
 
-const PERIOD_MS: u64 = PERIOD.as_millis() as u64;
-const STEP_MS: u64 = STEP.as_millis() as u64;
-const BOUNDS: Bounds = Bounds { floor: 100, ceiling: 2_000 };
+const PERIOD_MS: u64 = BANDWIDTH_PERIOD.as_millis() as u64;
+const STEP_MS: u64 = DECISION_INTERVAL.as_millis() as u64;
+const BOUNDS: QuotaBounds = QuotaBounds {
+    floor: 100,
+    ceiling: 2_000,
+};
 
 /// The kernel's part of it, and what waits. All CPU in microseconds.
-struct Machine {
-    quota: Quota,
+struct SimulatedGateway {
+    quota: QuotaController,
     now: u64,
     /// Milliseconds after the start of half of the kernel's periods at which the quota is decided.
     phase: u64,
-    left: u64,
-    waiting: u64,
-    sample: Sample,
+    quota_left: u64,
+    cpu_waiting: u64,
+    sample: CpuSample,
     /// Milliseconds during which somebody waited for the next period.
     throttled: u64,
-    longest: u64,
-    run: u64,
+    longest_stop: u64,
+    current_stop: u64,
 }
 
-impl Machine {
+impl SimulatedGateway {
     fn new(phase: u64) -> Self {
-        let quota = Quota::new(BOUNDS);
-        let left = quota.millis() * PERIOD_MS;
-        let sample = Sample::default();
-        let (now, waiting, throttled, longest, run) = (0, 0, 0, 0, 0);
-        Self { quota, now, phase, left, waiting, sample, throttled, longest, run }
+        let quota = QuotaController::new(BOUNDS);
+        let quota_left = quota.quota_millis() * PERIOD_MS;
+        let sample = CpuSample::default();
+        let (now, cpu_waiting, throttled, longest_stop, current_stop) = (0, 0, 0, 0, 0);
+        Self {
+            quota,
+            now,
+            phase,
+            quota_left,
+            cpu_waiting,
+            sample,
+            throttled,
+            longest_stop,
+            current_stop,
+        }
     }
 
     /// One millisecond in which `requests` come that cost `cost` each.
-    fn step(&mut self, requests: u64, cost: u64) {
+    fn run_millisecond(&mut self, requests: u64, cost: u64) {
         if self.now.is_multiple_of(PERIOD_MS) {
             self.sample.throttled = Duration::from_millis(self.throttled); // only now, as the kernel does
-            self.left = self.quota.millis() * PERIOD_MS;
+            self.quota_left = self.quota.quota_millis() * PERIOD_MS;
         }
-        self.waiting += requests * cost;
+        self.cpu_waiting += requests * cost;
         self.sample.requests += requests;
-        let can = BOUNDS.ceiling; // µs of all cores in a millisecond
-        let done = self.waiting.min(can).min(self.left);
-        (self.waiting, self.left) = (self.waiting - done, self.left - done);
+        let max_cpu = BOUNDS.ceiling; // µs of all cores in a millisecond
+        let done = self.cpu_waiting.min(max_cpu).min(self.quota_left);
+        (self.cpu_waiting, self.quota_left) = (self.cpu_waiting - done, self.quota_left - done);
         self.sample.cpu += Duration::from_micros(done);
-        let stopped = self.waiting > 0 && self.left == 0;
-        self.throttled += u64::from(stopped);
-        self.run = if stopped { self.run + 1 } else { 0 };
-        self.longest = self.longest.max(self.run);
+        let is_stopped = self.cpu_waiting > 0 && self.quota_left == 0;
+        self.throttled += u64::from(is_stopped);
+        self.current_stop = if is_stopped { self.current_stop + 1 } else { 0 };
+        self.longest_stop = self.longest_stop.max(self.current_stop);
         self.now += 1;
         self.sample.at = Duration::from_millis(self.now);
         if self.now % STEP_MS == self.phase {
-            self.decide();
+            self.apply_decision();
         }
     }
 
     /// A quota that is set anew is given out at once.
-    fn decide(&mut self) {
-        let before = self.quota.millis();
-        let after = self.quota.tick(self.sample);
+    fn apply_decision(&mut self) {
+        let before = self.quota.quota_millis();
+        let after = self.quota.decide_quota(self.sample);
         if after != before {
-            self.left = after * PERIOD_MS;
+            self.quota_left = after * PERIOD_MS;
         }
     }
 
-    fn run(&mut self, ms: u64, per_second: u64, cost: u64) {
+    fn run_load(&mut self, ms: u64, per_second: u64, cost: u64) {
         for at in 0..ms {
             let due = |ms: u64| ms * per_second / 1_000;
-            self.step(due(at + 1) - due(at), cost);
+            self.run_millisecond(due(at + 1) - due(at), cost);
         }
     }
 }
@@ -85,13 +100,13 @@ proptest! {
         burst in 300u64..3_000,
     ) {
         let rate = (share * 2_000_000.0 / cost as f64) as u64; // what the cores can do
-        let mut machine = Machine::new(phase);
-        machine.run(2_000, rate / 10, cost);
-        machine.run(silence, 0, cost);
-        let before = machine.throttled;
-        machine.run(burst, rate, cost);
-        prop_assert!(machine.throttled - before <= PERIOD_MS, "{} ms", machine.throttled - before);
-        prop_assert!(machine.longest <= PERIOD_MS);
+        let mut gateway = SimulatedGateway::new(phase);
+        gateway.run_load(2_000, rate / 10, cost);
+        gateway.run_load(silence, 0, cost);
+        let before = gateway.throttled;
+        gateway.run_load(burst, rate, cost);
+        prop_assert!(gateway.throttled - before <= PERIOD_MS, "{} ms", gateway.throttled - before);
+        prop_assert!(gateway.longest_stop <= PERIOD_MS);
     }
 
     #[test]
@@ -101,16 +116,16 @@ proptest! {
         share in 0.1f64..0.6,
     ) {
         let rate = ((share * 2_000_000.0 / cost as f64) as u64).max(20);
-        let mut machine = Machine::new(phase);
-        machine.run(5_000, rate, cost);
-        let (needs, has) = (rate * cost / 1_000, machine.quota.millis());
-        prop_assert!(has >= needs, "{has} < {needs}");
-        let most = (2 * needs).clamp(BOUNDS.floor, BOUNDS.ceiling) + cost; // one request more or less in a period
-        prop_assert!(has <= most, "{has} > {most} for {needs}");
-        let before = machine.throttled;
-        machine.run(5_000, rate, cost);
-        prop_assert_eq!(machine.throttled, before);
-        let fitted = machine.quota.cost() * 1e6;
+        let mut gateway = SimulatedGateway::new(phase);
+        gateway.run_load(5_000, rate, cost);
+        let (needs, quota) = (rate * cost / 1_000, gateway.quota.quota_millis());
+        prop_assert!(quota >= needs, "{quota} < {needs}");
+        let max_quota = (2 * needs).clamp(BOUNDS.floor, BOUNDS.ceiling) + cost; // one request more or less in a period
+        prop_assert!(quota <= max_quota, "{quota} > {max_quota} for {needs}");
+        let before = gateway.throttled;
+        gateway.run_load(5_000, rate, cost);
+        prop_assert_eq!(gateway.throttled, before);
+        let fitted = gateway.quota.cost_per_request() * 1e6;
         prop_assert!((fitted / cost as f64 - 1.0).abs() < 0.05, "{fitted} µs for {cost}");
     }
 
@@ -119,54 +134,58 @@ proptest! {
         phase in 0..STEP_MS,
         loads in proptest::collection::vec((0u64..20_000, 1u64..3_000, 0u64..1_000), 0..8),
     ) {
-        let mut machine = Machine::new(phase);
+        let mut gateway = SimulatedGateway::new(phase);
         for (rate, cost, ms) in loads {
             for at in 0..ms {
-                machine.step(u64::from(at * rate / 1_000 != (at + 1) * rate / 1_000), cost);
-                let millis = machine.quota.millis();
+                gateway.run_millisecond(u64::from(at * rate / 1_000 != (at + 1) * rate / 1_000), cost);
+                let millis = gateway.quota.quota_millis();
                 prop_assert!((BOUNDS.floor..=BOUNDS.ceiling).contains(&millis), "{millis}");
             }
         }
         let mut calm = 0;
-        while machine.waiting > 0 {
-            machine.step(0, 0);
+        while gateway.cpu_waiting > 0 {
+            gateway.run_millisecond(0, 0);
             calm += 1;
             prop_assert!(calm < 60_000, "it never catches up");
         }
-        machine.run(4_000, 0, 0);
-        prop_assert_eq!(machine.quota.millis(), BOUNDS.floor);
+        gateway.run_load(4_000, 0, 0);
+        prop_assert_eq!(gateway.quota.quota_millis(), BOUNDS.floor);
     }
 
     #[test]
     fn any_counters_are_answered(samples in proptest::collection::vec(any::<(u32, u64, u32, u64)>(), 0..20)) {
-        let mut quota = Quota::new(BOUNDS);
+        let mut quota = QuotaController::new(BOUNDS);
         for (at, requests, cpu, throttled) in samples {
             let (at, cpu) = (Duration::from_millis(at.into()), Duration::from_millis(cpu.into()));
             let throttled = Duration::from_nanos(throttled);
-            let millis = quota.tick(Sample { at, requests, cpu, throttled });
+            let millis = quota.decide_quota(CpuSample { at, requests, cpu, throttled });
             prop_assert!((BOUNDS.floor..=BOUNDS.ceiling).contains(&millis));
         }
     }
 }
 
 #[test]
-fn what_runs_without_requests_is_not_starved() {
-    let mut machine = Machine::new(3);
-    machine.run(1_000, 100, 100);
+fn load_without_requests_is_not_throttled() {
+    let mut gateway = SimulatedGateway::new(3);
+    gateway.run_load(1_000, 100, 100);
     for _ in 0..10_000 {
-        machine.waiting += 500; // a stream that needs half a core, and no request comes
-        machine.step(0, 0);
+        gateway.cpu_waiting += 500; // a stream that needs half a core, and no request comes
+        gateway.run_millisecond(0, 0);
     }
-    assert!(machine.throttled <= PERIOD_MS && machine.quota.millis() >= 500, "{}", machine.quota.millis());
+    assert!(
+        gateway.throttled <= PERIOD_MS && gateway.quota.quota_millis() >= 500,
+        "{}",
+        gateway.quota.quota_millis()
+    );
 }
 
 /// The control: without the lift the same burst waits for many periods.
 #[test]
-fn the_simulation_can_throttle() {
-    let mut machine = Machine::new(5);
-    machine.run(5_000, 0, 0);
-    assert_eq!(machine.quota.millis(), BOUNDS.floor);
-    machine.phase = u64::MAX; // nobody decides any more
-    machine.run(1_000, 1_000, 1_000);
-    assert!(machine.throttled > 5 * PERIOD_MS, "{}", machine.throttled);
+fn without_decisions_a_burst_is_throttled() {
+    let mut gateway = SimulatedGateway::new(5);
+    gateway.run_load(5_000, 0, 0);
+    assert_eq!(gateway.quota.quota_millis(), BOUNDS.floor);
+    gateway.phase = u64::MAX; // nobody decides any more
+    gateway.run_load(1_000, 1_000, 1_000);
+    assert!(gateway.throttled > 5 * PERIOD_MS, "{}", gateway.throttled);
 }

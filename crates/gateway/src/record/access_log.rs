@@ -11,15 +11,15 @@ use std::time::SystemTime;
 use nearpath_types::status::rfc3339;
 use serde::Serialize;
 
-use super::totals::Totals;
+use super::totals::GatewayTotals;
 
 /// Lines that may wait for the writer.
-const WAITING: usize = 8192;
+const MAX_WAITING_LINES: usize = 8192;
 
 /// One request, as logged. Times are RFC 3339 in UTC; durations are in seconds.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)] // the names say it; docs/operating describes them for operators
-pub(crate) struct Line {
+pub(crate) struct AccessLogLine {
     #[serde(with = "rfc3339")]
     pub time: SystemTime,
     pub call_id: String,
@@ -48,8 +48,8 @@ pub(crate) struct Line {
 /// Where lines are handed in. Dropping the last clone ends the writer after it has written what it has.
 #[derive(Debug, Clone)]
 pub(crate) struct AccessLog {
-    lines: SyncSender<Line>,
-    totals: Arc<Totals>,
+    lines: SyncSender<AccessLogLine>,
+    totals: Arc<GatewayTotals>,
 }
 
 impl AccessLog {
@@ -57,21 +57,26 @@ impl AccessLog {
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub(crate) fn start(out: Box<dyn Write + Send>, totals: Arc<Totals>) -> std::io::Result<Self> {
-        let (lines, waiting) = sync_channel(WAITING);
-        std::thread::Builder::new().name("access-log".into()).spawn(move || write_all(out, &waiting))?;
+    pub(crate) fn start_writer(
+        out: Box<dyn Write + Send>,
+        totals: Arc<GatewayTotals>,
+    ) -> std::io::Result<Self> {
+        let (lines, waiting) = sync_channel(MAX_WAITING_LINES);
+        std::thread::Builder::new()
+            .name("access-log".into())
+            .spawn(move || write_lines(out, &waiting))?;
         Ok(Self { lines, totals })
     }
 
     /// Hands a line in, or counts it as lost.
-    pub(crate) fn write(&self, line: Line) {
+    pub(crate) fn write_line(&self, line: AccessLogLine) {
         if self.lines.try_send(line).is_err() {
-            self.totals.log_lost.fetch_add(1, Ordering::Relaxed);
+            self.totals.log_lines_lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-fn write_all(out: Box<dyn Write + Send>, lines: &Receiver<Line>) {
+fn write_lines(out: Box<dyn Write + Send>, lines: &Receiver<AccessLogLine>) {
     let mut out = BufWriter::with_capacity(64 * 1024, out);
     while let Ok(first) = lines.recv() {
         let batch = std::iter::once(first).chain(lines.try_iter());

@@ -8,20 +8,20 @@ use http::{Method, Request, Version};
 use nearpath_path::{Obstacle, Path, PathChoice};
 use nearpath_types::{InstanceId, Reason};
 
-use super::access_log::Line;
-use super::recorder::Recorder;
-use crate::function::Function;
-use crate::request::Flow;
+use super::access_log::AccessLogLine;
+use super::recorder::CompletionRecorder;
+use crate::function::FunctionEntry;
+use crate::request::UploadProgress;
 
 /// What nginx and others log when the caller went away before it had an answer.
-const GONE: u16 = 499;
+const STATUS_CALLER_GONE: u16 = 499;
 
 /// One request that has not ended yet. It is handed from the path to the response's body; whoever drops it ends the
 /// request. Unless told otherwise by then, the caller has gone.
-pub(crate) struct Completion {
-    recorder: Rc<Recorder>,
-    function: Option<Arc<Function>>,
-    started: Instant,
+pub(crate) struct CompletionRecord {
+    recorder: Rc<CompletionRecorder>,
+    function: Option<Arc<FunctionEntry>>,
+    started_at: Instant,
     status: u16,
     reason: Option<Reason>,
     /// How long it waited to be let in.
@@ -32,85 +32,101 @@ pub(crate) struct Completion {
     pub bytes_out: u64,
     /// Bytes of a body that came with its head.
     bytes_in: u64,
-    body: Option<Rc<Flow>>,
-    way: PathChoice,
-    details: Option<Box<Details>>,
+    upload_progress: Option<Rc<UploadProgress>>,
+    path_choice: PathChoice,
+    details: Option<Box<LogDetails>>,
 }
 
 /// What a request came as, when that was not HTTP; an extension of the request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Protocol(pub &'static str);
+pub(crate) struct ClientProtocol(pub &'static str);
 
 /// What only the access log wants.
-struct Details {
+struct LogDetails {
     time: SystemTime,
     call_id: String,
-    asked: String,
+    requested_name: String,
     caller: Option<String>,
     method: String,
     path: String,
     protocol: &'static str,
 }
 
-impl Completion {
+impl CompletionRecord {
     /// A request that has just come. `function`: the one it is for; `asked`: as the path named it.
-    pub(crate) fn start<B>(
-        recorder: &Rc<Recorder>,
+    pub(crate) fn start_request<B>(
+        recorder: &Rc<CompletionRecorder>,
         request: &Request<B>,
-        function: Option<Arc<Function>>,
-        asked: &str,
+        function: Option<Arc<FunctionEntry>>,
+        requested_name: &str,
     ) -> Self {
         if let Some(function) = &function {
-            function.tally.start();
+            function.tally.note_start();
         }
-        Self::new(recorder, function, || Details::of(request, asked))
+        Self::new(recorder, function, || {
+            LogDetails::from_request(request, requested_name)
+        })
     }
 
     /// A request for a function that came whole, over HTTP/1.1, with so many bytes of body.
-    pub(crate) fn of_plain(
-        recorder: &Rc<Recorder>,
-        function: Arc<Function>,
+    pub(crate) fn start_plain(
+        recorder: &Rc<CompletionRecorder>,
+        function: Arc<FunctionEntry>,
         method: &Method,
         path: &str,
         bytes_in: u64,
     ) -> Self {
-        function.tally.start();
-        let details = || Details { method: method.to_string(), path: path.to_owned(), ..Details::unknown("HTTP/1.1") };
+        function.tally.note_start();
+        let details = || LogDetails {
+            method: method.to_string(),
+            path: path.to_owned(),
+            ..LogDetails::unknown("HTTP/1.1")
+        };
         let mut plain = Self::new(recorder, Some(function), details);
         plain.bytes_in = bytes_in;
         plain
     }
 
     /// A request of which not even the head could be read.
-    pub(crate) fn unread(recorder: &Rc<Recorder>, protocol: &'static str) -> Self {
-        Self::new(recorder, None, || Details::unknown(protocol))
+    pub(crate) fn start_unreadable(
+        recorder: &Rc<CompletionRecorder>,
+        protocol: &'static str,
+    ) -> Self {
+        Self::new(recorder, None, || LogDetails::unknown(protocol))
     }
 
-    fn new(recorder: &Rc<Recorder>, function: Option<Arc<Function>>, details: impl FnOnce() -> Details) -> Self {
+    fn new(
+        recorder: &Rc<CompletionRecorder>,
+        function: Option<Arc<FunctionEntry>>,
+        details: impl FnOnce() -> LogDetails,
+    ) -> Self {
         let details = recorder.log.as_ref().map(|_| Box::new(details()));
         Self {
             recorder: recorder.clone(),
             function,
-            started: Instant::now(),
-            status: GONE,
+            started_at: Instant::now(),
+            status: STATUS_CALLER_GONE,
             reason: Some(Reason::CallerGone),
             queue_wait: Duration::ZERO,
             instance: None,
             bytes_out: 0,
             bytes_in: 0,
-            body: None,
-            way: PathChoice { path: Path::Http, obstacle: None },
+            upload_progress: None,
+            path_choice: PathChoice {
+                path: Path::Http,
+                obstacle: None,
+            },
             details,
         }
     }
 
     /// When it came.
-    pub(crate) fn started(&self) -> Instant {
-        self.started
+    pub(crate) fn started_at(&self) -> Instant {
+        self.started_at
     }
 
     /// For the access log.
-    pub(crate) fn identify(&mut self, call_id: &[u8], caller: Option<&Function>) {
+    pub(crate) fn identify(&mut self, call_id: &[u8], caller: Option<&FunctionEntry>) {
         if let Some(details) = &mut self.details {
             details.call_id = String::from_utf8_lossy(call_id).into_owned();
             details.caller = caller.map(|caller| caller.name.to_string());
@@ -118,63 +134,70 @@ impl Completion {
     }
 
     /// Where the request body's bytes are counted.
-    pub(crate) fn count_in(&mut self, body: Option<Rc<Flow>>) {
-        (self.body, self.bytes_in) = (body, 0);
+    pub(crate) fn set_upload(&mut self, upload_progress: Option<Rc<UploadProgress>>) {
+        (self.upload_progress, self.bytes_in) = (upload_progress, 0);
     }
 
     /// Which path it takes to the instance.
-    pub(crate) fn went(&mut self, way: PathChoice) {
-        self.way = way;
+    pub(crate) fn set_path(&mut self, choice: PathChoice) {
+        self.path_choice = choice;
     }
 
     /// Which path it took.
-    pub(crate) fn way(&self) -> PathChoice {
-        self.way
+    pub(crate) fn path_choice(&self) -> PathChoice {
+        self.path_choice
     }
 
     /// The response's head is on its way; if nothing else is said, the caller leaves before its end.
-    pub(crate) fn answered(&mut self, status: u16) {
+    pub(crate) fn mark_answered(&mut self, status: u16) {
         self.status = status;
     }
 
     /// The caller has its whole answer.
-    pub(crate) fn finished(&mut self) {
+    pub(crate) fn mark_finished(&mut self) {
         self.reason = None;
     }
 
     /// The platform refused it, with that reason's status.
-    pub(crate) fn refused(&mut self, reason: Reason) {
+    pub(crate) fn mark_refused(&mut self, reason: Reason) {
         self.status = reason.status();
         self.reason = Some(reason);
     }
 
     /// The platform cut the response after its head had gone.
-    pub(crate) fn cut(&mut self, reason: Reason) {
+    pub(crate) fn mark_cut(&mut self, reason: Reason) {
         self.reason = Some(reason);
     }
 
-    fn record(&mut self) {
-        let took = self.started.elapsed();
+    fn write_record(&mut self) {
+        let took = self.started_at.elapsed();
         if self.reason == Some(Reason::CallerGone) && self.recorder.is_cutting() {
             self.reason = Some(Reason::Draining);
         }
         match &self.function {
             Some(function) => {
-                function.tally.end(self.status, took);
-                self.reason.inspect(|reason| function.tally.refused.add(*reason));
+                function.tally.note_end(self.status, took);
+                self.reason
+                    .inspect(|reason| function.tally.refusals.count_refusal(*reason));
             }
-            None => drop(self.reason.inspect(|reason| self.recorder.totals.refused.add(*reason))),
+            None => drop(
+                self.reason
+                    .inspect(|reason| self.recorder.totals.refused.count_refusal(*reason)),
+            ),
         }
         if let (Some(details), Some(log)) = (self.details.take(), &self.recorder.log) {
-            log.write(self.line(*details, took));
+            log.write_line(self.log_line(*details, took));
         }
     }
 
-    fn line(&self, details: Details, took: Duration) -> Line {
-        Line {
+    fn log_line(&self, details: LogDetails, took: Duration) -> AccessLogLine {
+        AccessLogLine {
             time: details.time,
             call_id: details.call_id,
-            function: self.function.as_ref().map_or(details.asked, |function| function.name.to_string()),
+            function: self
+                .function
+                .as_ref()
+                .map_or(details.requested_name, |function| function.name.to_string()),
             caller: details.caller,
             method: details.method,
             path: details.path,
@@ -182,28 +205,35 @@ impl Completion {
             status: self.status,
             reason: self.reason.map(Reason::name),
             instance: self.instance.map(|id| id.to_string()),
-            bytes_in: self.bytes_in + self.body.as_ref().map_or(0, |body| body.bytes()),
+            bytes_in: self.bytes_in
+                + self
+                    .upload_progress
+                    .as_ref()
+                    .map_or(0, |body| body.byte_count()),
             bytes_out: self.bytes_out,
             duration: took.as_secs_f64(),
             queue_wait: self.queue_wait.as_secs_f64(),
-            via: self.way.path.name(),
-            not_nearer: self.instance.and(self.way.obstacle).map(Obstacle::name),
+            via: self.path_choice.path.name(),
+            not_nearer: self
+                .instance
+                .and(self.path_choice.obstacle)
+                .map(Obstacle::name),
         }
     }
 }
 
-impl Drop for Completion {
+impl Drop for CompletionRecord {
     fn drop(&mut self) {
-        self.record();
+        self.write_record();
     }
 }
 
-impl Details {
+impl LogDetails {
     fn unknown(protocol: &'static str) -> Self {
         Self {
             time: SystemTime::now(),
             call_id: String::new(),
-            asked: String::new(),
+            requested_name: String::new(),
             caller: None,
             method: String::new(),
             path: String::new(),
@@ -211,16 +241,16 @@ impl Details {
         }
     }
 
-    fn of<B>(request: &Request<B>, asked: &str) -> Self {
+    fn from_request<B>(request: &Request<B>, requested_name: &str) -> Self {
         let protocol = match (request.extensions().get(), request.version()) {
-            (Some(Protocol(name)), _) => name,
+            (Some(ClientProtocol(name)), _) => name,
             (None, Version::HTTP_10) => "HTTP/1.0",
             (None, Version::HTTP_2) => "HTTP/2",
             (None, Version::HTTP_3) => "HTTP/3",
             (None, _) => "HTTP/1.1",
         };
         Self {
-            asked: asked.to_owned(),
+            requested_name: requested_name.to_owned(),
             method: request.method().to_string(),
             path: request.uri().path().to_owned(),
             ..Self::unknown(protocol)

@@ -9,131 +9,238 @@ use std::fmt::{self, Debug, Error};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use nearpath_types::chain::NearCalls;
+use nearpath_types::chain_status::DirectCallCounts;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 
-use super::totals::Totals;
-use crate::control::Control;
-use crate::function::{BOUNDS_US, Function, Table, Times};
+use super::totals::GatewayTotals;
+use crate::control::GatewayControl;
+use crate::function::{BUCKET_BOUNDS_US, FunctionEntry, LatencyHistogram, RoutingTable};
 
 type NoExemplar<'a> = Option<&'a Exemplar<[(&'static str, &'static str); 0], u64>>;
 
 /// Reads the table and the totals at each scrape.
-pub(crate) struct Metrics {
+pub(crate) struct GatewayMetrics {
     /// The functions.
-    pub table: Arc<Table>,
+    pub table: Arc<RoutingTable>,
     /// The rest.
-    pub totals: Arc<Totals>,
+    pub totals: Arc<GatewayTotals>,
     /// Knows of calls past the gateway.
-    pub control: Weak<dyn Control>,
+    pub control: Weak<dyn GatewayControl>,
 }
 
-impl Debug for Metrics {
+impl Debug for GatewayMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").field("table", &self.table).field("totals", &self.totals).finish_non_exhaustive()
+        f.debug_struct("Metrics")
+            .field("table", &self.table)
+            .field("totals", &self.totals)
+            .finish_non_exhaustive()
     }
 }
 
 /// A function, and what it was asked past the gateway.
-type Called = (Arc<Function>, NearCalls);
+type FunctionCalls = (Arc<FunctionEntry>, DirectCallCounts);
 
-impl Collector for Metrics {
+impl Collector for GatewayMetrics {
     fn encode(&self, mut to: DescriptorEncoder) -> Result<(), Error> {
         let mut functions = self.table.functions();
         functions.sort_by(|a, b| a.name.cmp(&b.name));
-        self.seconds(&mut to, &functions)?;
-        let called: Vec<Called> = functions.iter().map(|function| (function.clone(), self.near(function))).collect();
-        self.invocations(&mut to, &called)?;
-        self.gauges(&mut to, &called)?;
-        self.refusals(&mut to, &functions)?;
-        self.connections(&mut to)?;
-        self.totals.quic.encode(&mut to)
+        self.encode_seconds(&mut to, &functions)?;
+        let called: Vec<FunctionCalls> = functions
+            .iter()
+            .map(|function| (function.clone(), self.calls_past_gateway(function)))
+            .collect();
+        self.encode_invocations(&mut to, &called)?;
+        self.encode_gauges(&mut to, &called)?;
+        self.encode_refusals(&mut to, &functions)?;
+        self.encode_connections(&mut to)?;
+        self.totals.quic.encode_metrics(&mut to)
     }
 }
 
-impl Metrics {
-    fn near(&self, function: &Function) -> NearCalls {
-        self.control.upgrade().map(|control| control.near_calls(&function.id)).unwrap_or_default()
+impl GatewayMetrics {
+    fn calls_past_gateway(&self, function: &FunctionEntry) -> DirectCallCounts {
+        self.control
+            .upgrade()
+            .map(|control| control.near_calls(&function.id))
+            .unwrap_or_default()
     }
 
-    fn seconds(&self, to: &mut DescriptorEncoder, functions: &[Arc<Function>]) -> Result<(), Error> {
+    fn encode_seconds(
+        &self,
+        to: &mut DescriptorEncoder,
+        functions: &[Arc<FunctionEntry>],
+    ) -> Result<(), Error> {
         let help = "Seconds from a request's arrival to its response's end";
-        let mut metric = to.encode_descriptor("gateway_functions_seconds", help, None, MetricType::Histogram)?;
-        each_code(functions, |name, code, times| {
+        let mut metric = to.encode_descriptor(
+            "gateway_functions_seconds",
+            help,
+            None,
+            MetricType::Histogram,
+        )?;
+        for_each_code(functions, |name, code, times| {
             let labels = [("function_name", name), ("code", code)];
             let mut metric = metric.encode_family(&labels)?;
             let sum = times.sum_seconds();
-            metric.encode_histogram::<[(&str, &str); 0]>(sum, times.count(), &buckets(times), None)
+            metric.encode_histogram::<[(&str, &str); 0]>(
+                sum,
+                times.total_count(),
+                &histogram_buckets(times),
+                None,
+            )
         })
     }
 
-    fn invocations(&self, to: &mut DescriptorEncoder, functions: &[Called]) -> Result<(), Error> {
+    fn encode_invocations(
+        &self,
+        to: &mut DescriptorEncoder,
+        functions: &[FunctionCalls],
+    ) -> Result<(), Error> {
         let help = "Requests that ended";
-        let mut metric = to.encode_descriptor("gateway_function_invocation", help, None, MetricType::Counter)?;
+        let mut metric = to.encode_descriptor(
+            "gateway_function_invocation",
+            help,
+            None,
+            MetricType::Counter,
+        )?;
         for (function, near) in functions {
-            for (code, count) in by_code(function, near) {
-                let labels = [("function_name", &*function.name), ("code", &code.to_string())];
-                metric.encode_family(&labels)?.encode_counter(&count, None as NoExemplar)?;
+            for (code, count) in counts_by_code(function, near) {
+                let labels = [
+                    ("function_name", &*function.name),
+                    ("code", &code.to_string()),
+                ];
+                metric
+                    .encode_family(&labels)?
+                    .encode_counter(&count, None as NoExemplar)?;
             }
         }
         Ok(())
     }
 
-    fn gauges(&self, to: &mut DescriptorEncoder, functions: &[Called]) -> Result<(), Error> {
-        type Value = fn(&Function, &NearCalls) -> u64;
-        let gauges: [(&str, &str, Value); 4] = [
+    fn encode_gauges(
+        &self,
+        to: &mut DescriptorEncoder,
+        functions: &[FunctionCalls],
+    ) -> Result<(), Error> {
+        type GaugeValue = fn(&FunctionEntry, &DirectCallCounts) -> u64;
+        let gauges: [(&str, &str, GaugeValue); 4] = [
             // OpenFaaS's name has no `_total`, which OpenMetrics demands of a counter.
-            ("gateway_function_invocation_started", "Requests that came", |f, near| {
-                f.tally.started().saturating_add(near.ended).saturating_add(near.open)
-            }),
-            ("gateway_service_count", "Instances that are ready", |f, _| f.route().ready.len() as u64),
-            ("nearpath_inflight", "Requests that came and have not ended", |f, near| {
-                f.tally.started().saturating_sub(f.tally.ended()).saturating_add(near.open)
-            }),
-            ("nearpath_queued", "Requests that wait for an instance", |f, _| f.gate.load().1 as u64),
+            (
+                "gateway_function_invocation_started",
+                "Requests that came",
+                |f, near| {
+                    f.tally
+                        .started_count()
+                        .saturating_add(near.ended)
+                        .saturating_add(near.open)
+                },
+            ),
+            (
+                "gateway_service_count",
+                "Instances that are ready",
+                |f, _| f.route().ready.len() as u64,
+            ),
+            (
+                "nearpath_inflight",
+                "Requests that came and have not ended",
+                |f, near| {
+                    f.tally
+                        .started_count()
+                        .saturating_sub(f.tally.ended_count())
+                        .saturating_add(near.open)
+                },
+            ),
+            (
+                "nearpath_queued",
+                "Requests that wait for an instance",
+                |f, _| f.gate.load_counts().1 as u64,
+            ),
         ];
         for (name, help, value) in gauges {
             let mut metric = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for (function, near) in functions {
                 let labels = [("function_name", &*function.name)];
-                metric.encode_family(&labels)?.encode_gauge(&value(function, near))?;
+                metric
+                    .encode_family(&labels)?
+                    .encode_gauge(&value(function, near))?;
             }
         }
         Ok(())
     }
 
-    fn refusals(&self, to: &mut DescriptorEncoder, functions: &[Arc<Function>]) -> Result<(), Error> {
-        let help = "Requests that the platform refused, cut or lost; no function_name: none was known";
-        let mut metric = to.encode_descriptor("nearpath_refused", help, None, MetricType::Counter)?;
-        let of_functions = functions.iter().map(|function| (&*function.name, &function.tally.refused));
+    fn encode_refusals(
+        &self,
+        to: &mut DescriptorEncoder,
+        functions: &[Arc<FunctionEntry>],
+    ) -> Result<(), Error> {
+        let help =
+            "Requests that the platform refused, cut or lost; no function_name: none was known";
+        let mut metric =
+            to.encode_descriptor("nearpath_refused", help, None, MetricType::Counter)?;
+        let of_functions = functions
+            .iter()
+            .map(|function| (&*function.name, &function.tally.refusals));
         for (name, refused) in of_functions.chain([("", &self.totals.refused)]) {
-            for (reason, count) in refused.seen() {
+            for (reason, count) in refused.nonzero_counts() {
                 let labels = [("function_name", name), ("reason", reason.name())];
-                metric.encode_family(&labels)?.encode_counter(&count, None as NoExemplar)?;
+                metric
+                    .encode_family(&labels)?
+                    .encode_counter(&count, None as NoExemplar)?;
             }
         }
         Ok(())
     }
 
-    fn connections(&self, to: &mut DescriptorEncoder) -> Result<(), Error> {
+    fn encode_connections(&self, to: &mut DescriptorEncoder) -> Result<(), Error> {
         let totals = &*self.totals;
         let counters = [
-            ("nearpath_connections", "Connections accepted", &totals.connections),
-            ("nearpath_accept_errors", "Connections that could not be accepted", &totals.accept_errors),
+            (
+                "nearpath_connections",
+                "Connections accepted",
+                &totals.connections,
+            ),
+            (
+                "nearpath_accept_errors",
+                "Connections that could not be accepted",
+                &totals.accept_errors,
+            ),
             (
                 "nearpath_connections_cut",
                 "Connections cut: peer too slow, too silent or too restless",
                 &totals.connections_cut,
             ),
-            ("nearpath_http3_connections", "Connections over HTTP/3", &totals.http3.connections),
-            ("nearpath_http3_requests", "Requests over HTTP/3", &totals.http3.requests),
-            ("nearpath_http3_early", "Requests over HTTP/3 that ran in the first flight", &totals.http3.early),
-            ("nearpath_http3_retries", "Newcomers over HTTP/3 who had to prove their address", &totals.http3.retries),
-            ("nearpath_http3_refused", "Newcomers over HTTP/3 turned away: no room", &totals.http3.refused),
-            ("nearpath_access_log_lost", "Access log lines lost: writer too slow", &totals.log_lost),
+            (
+                "nearpath_http3_connections",
+                "Connections over HTTP/3",
+                &totals.http3.connections,
+            ),
+            (
+                "nearpath_http3_requests",
+                "Requests over HTTP/3",
+                &totals.http3.requests,
+            ),
+            (
+                "nearpath_http3_early",
+                "Requests over HTTP/3 that ran in the first flight",
+                &totals.http3.early,
+            ),
+            (
+                "nearpath_http3_retries",
+                "Newcomers over HTTP/3 who had to prove their address",
+                &totals.http3.retries,
+            ),
+            (
+                "nearpath_http3_refused",
+                "Newcomers over HTTP/3 turned away: no room",
+                &totals.http3.refused,
+            ),
+            (
+                "nearpath_access_log_lost",
+                "Access log lines lost: writer too slow",
+                &totals.log_lines_lost,
+            ),
         ];
         for (name, help, value) in counters {
             let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -143,12 +250,12 @@ impl Metrics {
     }
 }
 
-fn each_code(
-    functions: &[Arc<Function>],
-    mut show: impl FnMut(&str, &str, &Times) -> Result<(), Error>,
+fn for_each_code(
+    functions: &[Arc<FunctionEntry>],
+    mut show: impl FnMut(&str, &str, &LatencyHistogram) -> Result<(), Error>,
 ) -> Result<(), Error> {
     for function in functions {
-        for (code, times) in function.tally.codes() {
+        for (code, times) in function.tally.by_status() {
             show(&function.name, &code.to_string(), times)?;
         }
     }
@@ -156,8 +263,12 @@ fn each_code(
 }
 
 /// Requests that ended, by status code, whichever way they came.
-fn by_code(function: &Function, near: &NearCalls) -> BTreeMap<u16, u64> {
-    let mut codes: BTreeMap<u16, u64> = function.tally.codes().map(|(code, times)| (code, times.count())).collect();
+fn counts_by_code(function: &FunctionEntry, near: &DirectCallCounts) -> BTreeMap<u16, u64> {
+    let mut codes: BTreeMap<u16, u64> = function
+        .tally
+        .by_status()
+        .map(|(code, times)| (code, times.total_count()))
+        .collect();
     let failed = near.failed.min(near.ended);
     for (code, count) in [(200, near.ended - failed), (500, failed)] {
         if count > 0 {
@@ -168,7 +279,10 @@ fn by_code(function: &Function, near: &NearCalls) -> BTreeMap<u16, u64> {
     codes
 }
 
-fn buckets(times: &Times) -> Vec<(f64, u64)> {
-    let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
-    bounds.zip(times.buckets()).collect()
+fn histogram_buckets(times: &LatencyHistogram) -> Vec<(f64, u64)> {
+    let bounds = BUCKET_BOUNDS_US
+        .iter()
+        .map(|us| *us as f64 / 1e6)
+        .chain([f64::INFINITY]);
+    bounds.zip(times.bucket_counts()).collect()
 }

@@ -1,4 +1,4 @@
-//! How a request ends: exactly one [`Completion`] each, from which metrics and access log both come.
+//! How a request ends: exactly one [`CompletionRecord`] each, from which metrics and access log both come.
 
 mod access_log;
 mod completion;
@@ -8,7 +8,7 @@ mod recorder;
 mod totals;
 
 pub(crate) use access_log::AccessLog;
-pub(crate) use completion::{Completion, Protocol};
-pub(crate) use metrics::Metrics;
-pub(crate) use recorder::Recorder;
-pub(crate) use totals::Totals;
+pub(crate) use completion::{ClientProtocol, CompletionRecord};
+pub(crate) use metrics::GatewayMetrics;
+pub(crate) use recorder::CompletionRecorder;
+pub(crate) use totals::GatewayTotals;

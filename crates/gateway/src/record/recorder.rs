@@ -4,21 +4,25 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::access_log::AccessLog;
-use super::totals::Totals;
+use super::totals::GatewayTotals;
 
 /// The counters and the log that a thread's requests end in.
-pub(crate) struct Recorder {
+pub(crate) struct CompletionRecorder {
     /// Counters beside those of functions.
-    pub totals: Arc<Totals>,
+    pub totals: Arc<GatewayTotals>,
     /// The access log, if there is one.
     pub log: Option<AccessLog>,
     is_cutting: Cell<bool>,
 }
 
-impl Recorder {
+impl CompletionRecorder {
     /// A recorder of a thread that serves.
-    pub(crate) fn new(totals: Arc<Totals>, log: Option<AccessLog>) -> Self {
-        Self { totals, log, is_cutting: Cell::new(false) }
+    pub(crate) fn new(totals: Arc<GatewayTotals>, log: Option<AccessLog>) -> Self {
+        Self {
+            totals,
+            log,
+            is_cutting: Cell::new(false),
+        }
     }
 
     /// Notes that the drain's time is over: requests that end from now on were cut by it.

@@ -3,13 +3,13 @@
 use std::sync::atomic::AtomicU64;
 
 use super::quic_totals::QuicTotals;
-use crate::function::Refusals;
+use crate::function::RefusalCounts;
 
 /// What is counted beside the functions.
 #[derive(Debug, Default)]
-pub(crate) struct Totals {
+pub(crate) struct GatewayTotals {
     /// Refused before a function was known.
-    pub refused: Refusals,
+    pub refused: RefusalCounts,
     /// Connections accepted.
     pub connections: AtomicU64,
     /// Times when a connection could not be accepted, for want of file descriptors mostly.
@@ -17,7 +17,7 @@ pub(crate) struct Totals {
     /// Connections cut because the peer was too slow, too silent or reset too many streams.
     pub connections_cut: AtomicU64,
     /// Access log lines lost because the writer fell behind.
-    pub log_lost: AtomicU64,
+    pub log_lines_lost: AtomicU64,
     /// Calls over QUIC.
     pub quic: QuicTotals,
     /// What came over HTTP/3.

@@ -2,24 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use nearpath_types::{Policy, Reason, policy};
+use nearpath_types::{FunctionPolicy, Reason, policy};
 
 /// The limits of one request, as points in time where they are.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Clock {
+pub(crate) struct RequestDeadlines {
     deadline: Instant,
     /// Whether the deadline still bounds it: not for event streams and upgraded connections.
-    total: bool,
+    has_deadline: bool,
     /// Whether the caller set the deadline (`X-Timeout`).
-    own: bool,
-    first_byte: Duration,
-    idle: Duration,
-    body_idle: Duration,
+    is_callers: bool,
+    first_byte_timeout: Duration,
+    idle_timeout: Duration,
+    body_idle_timeout: Duration,
 }
 
 /// How far a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum RequestStage {
     /// Its body is still coming; the last piece came then.
     Uploading(Instant),
     /// It was sent as a whole then; no answer yet.
@@ -28,17 +28,22 @@ pub(crate) enum Stage {
     Streaming(Instant),
 }
 
-impl Clock {
+impl RequestDeadlines {
     /// The limits of a request that came at `start` and may bring a limit of its own, which can only shorten.
-    pub(crate) fn new(start: Instant, policy: &Policy, own: Option<Duration>, body_idle: Duration) -> Self {
-        let own = own.filter(|own| *own < policy.total_timeout);
+    pub(crate) fn new(
+        start: Instant,
+        policy: &FunctionPolicy,
+        caller_timeout: Option<Duration>,
+        body_idle_timeout: Duration,
+    ) -> Self {
+        let caller_timeout = caller_timeout.filter(|own| *own < policy.total_timeout);
         Self {
-            deadline: start + own.unwrap_or(policy.total_timeout),
-            total: true,
-            own: own.is_some(),
-            first_byte: policy.first_byte_timeout,
-            idle: policy.idle_timeout,
-            body_idle,
+            deadline: start + caller_timeout.unwrap_or(policy.total_timeout),
+            has_deadline: true,
+            is_callers: caller_timeout.is_some(),
+            first_byte_timeout: policy.first_byte_timeout,
+            idle_timeout: policy.idle_timeout,
+            body_idle_timeout,
         }
     }
 
@@ -49,40 +54,46 @@ impl Clock {
 
     /// What set the deadline, as an operator or caller writes it.
     pub(crate) fn total_setting(&self) -> &'static str {
-        if self.own { "X-Timeout" } else { policy::TOTAL_TIMEOUT }
+        if self.is_callers {
+            "X-Timeout"
+        } else {
+            policy::TOTAL_TIMEOUT
+        }
     }
 
     /// The longest silence of a response.
-    pub(crate) fn idle(&self) -> Duration {
-        self.idle
+    pub(crate) fn idle_timeout(&self) -> Duration {
+        self.idle_timeout
     }
 
     /// From now on only silence ends it, or the caller's own limit.
-    pub(crate) fn endless(&mut self) {
-        self.total = self.own;
+    pub(crate) fn lift_total_timeout(&mut self) {
+        self.has_deadline = self.is_callers;
     }
 
     /// Whether the whole request has taken too long at `now`.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
-        self.total && now >= self.deadline
+        self.has_deadline && now >= self.deadline
     }
 
     /// The next moment at which it may have taken too long, and the reason then.
-    pub(crate) fn next(&self, stage: Stage) -> (Instant, Reason) {
+    pub(crate) fn next_deadline(&self, stage: RequestStage) -> (Instant, Reason) {
         let (at, why) = match stage {
-            Stage::Uploading(last) => (last + self.body_idle, Reason::SlowRequest),
-            Stage::Awaiting(since) => (since + self.first_byte, Reason::FirstByteTimeout),
-            Stage::Streaming(last) => (last + self.idle, Reason::IdleTimeout),
+            RequestStage::Uploading(last) => (last + self.body_idle_timeout, Reason::SlowRequest),
+            RequestStage::Awaiting(since) => {
+                (since + self.first_byte_timeout, Reason::FirstByteTimeout)
+            }
+            RequestStage::Streaming(last) => (last + self.idle_timeout, Reason::IdleTimeout),
         };
-        match self.total && self.deadline <= at {
+        match self.has_deadline && self.deadline <= at {
             true => (self.deadline, Reason::TotalTimeout),
             false => (at, why),
         }
     }
 
     /// Why it has taken too long at `now`, if it has.
-    pub(crate) fn expired(&self, stage: Stage, now: Instant) -> Option<Reason> {
-        let (at, why) = self.next(stage);
+    pub(crate) fn expired_reason(&self, stage: RequestStage, now: Instant) -> Option<Reason> {
+        let (at, why) = self.next_deadline(stage);
         (now >= at).then_some(why)
     }
 }
@@ -92,51 +103,58 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn clock(start: Instant, own: Option<u64>) -> Clock {
+    fn deadlines_with(start: Instant, own: Option<u64>) -> RequestDeadlines {
         let seconds = Duration::from_secs;
-        let policy = Policy {
+        let policy = FunctionPolicy {
             total_timeout: seconds(60),
             first_byte_timeout: seconds(20),
             idle_timeout: seconds(5),
-            ..Policy::default()
+            ..FunctionPolicy::default()
         };
-        Clock::new(start, &policy, own.map(seconds), seconds(30))
+        RequestDeadlines::new(start, &policy, own.map(seconds), seconds(30))
     }
 
     #[test]
     fn each_stage_has_its_limit() {
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
-        let clock = clock(start, None);
+        let deadlines = deadlines_with(start, None);
         for (stage, limit, reason) in [
-            (Stage::Uploading(at(1)), 31, Reason::SlowRequest),
-            (Stage::Uploading(at(40)), 60, Reason::TotalTimeout),
-            (Stage::Awaiting(at(1)), 21, Reason::FirstByteTimeout),
-            (Stage::Streaming(at(50)), 55, Reason::IdleTimeout),
-            (Stage::Streaming(at(58)), 60, Reason::TotalTimeout),
+            (RequestStage::Uploading(at(1)), 31, Reason::SlowRequest),
+            (RequestStage::Uploading(at(40)), 60, Reason::TotalTimeout),
+            (RequestStage::Awaiting(at(1)), 21, Reason::FirstByteTimeout),
+            (RequestStage::Streaming(at(50)), 55, Reason::IdleTimeout),
+            (RequestStage::Streaming(at(58)), 60, Reason::TotalTimeout),
         ] {
-            assert_eq!(clock.next(stage), (at(limit), reason), "{stage:?}");
-            assert_eq!(clock.expired(stage, at(limit - 1)), None);
-            assert_eq!(clock.expired(stage, at(limit)), Some(reason));
+            assert_eq!(
+                deadlines.next_deadline(stage),
+                (at(limit), reason),
+                "{stage:?}"
+            );
+            assert_eq!(deadlines.expired_reason(stage, at(limit - 1)), None);
+            assert_eq!(deadlines.expired_reason(stage, at(limit)), Some(reason));
         }
     }
 
     #[test]
-    fn an_event_stream_ends_by_silence_alone() {
+    fn an_event_stream_ends_by_the_idle_timeout_alone() {
         let start = Instant::now();
-        let mut clock = clock(start, None);
-        clock.endless();
+        let mut deadlines = deadlines_with(start, None);
+        deadlines.lift_total_timeout();
         let late = start + Duration::from_secs(1_000);
-        assert_eq!(clock.next(Stage::Streaming(late)), (late + Duration::from_secs(5), Reason::IdleTimeout));
+        assert_eq!(
+            deadlines.next_deadline(RequestStage::Streaming(late)),
+            (late + Duration::from_secs(5), Reason::IdleTimeout)
+        );
     }
 
     proptest! {
         #[test]
         fn a_callers_limit_can_only_shorten(own in 0u64..200) {
             let start = Instant::now();
-            let clock = clock(start, Some(own));
-            prop_assert_eq!(clock.deadline(), start + Duration::from_secs(own.min(60)));
-            prop_assert_eq!(clock.total_setting() == "X-Timeout", own < 60);
+            let deadlines = deadlines_with(start, Some(own));
+            prop_assert_eq!(deadlines.deadline(), start + Duration::from_secs(own.min(60)));
+            prop_assert_eq!(deadlines.total_setting() == "X-Timeout", own < 60);
         }
     }
 }

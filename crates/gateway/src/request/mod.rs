@@ -1,22 +1,22 @@
 //! A request as it arrived: its head, its body, its sender and its deadlines.
 
-mod body;
+mod caller_body;
+mod caller_timeout;
 mod deadlines;
 mod digits;
 pub(crate) mod grpc;
-mod head;
 mod ids;
-mod incoming_body;
-mod peer;
-mod timeout;
+mod options;
+mod peer_info;
+mod upload;
 
-pub(crate) use body::{Flow, Upload};
-pub(crate) use deadlines::{Clock, Stage};
-pub(crate) use digits::seconds;
-pub use head::Asked;
-pub(crate) use head::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, is_stream};
+pub(crate) use caller_body::CallerBody;
+pub use caller_timeout::parse_caller_timeout;
+pub(crate) use deadlines::{RequestDeadlines, RequestStage};
+pub(crate) use digits::seconds_value;
 pub(crate) use ids::{CallId, StartTime};
-pub(crate) use incoming_body::Arriving;
-pub(crate) use peer::Peer;
-pub use peer::Zone;
-pub use timeout::own_timeout;
+pub use options::RequestOptions;
+pub(crate) use options::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, names_stream};
+pub use peer_info::ListenerZone;
+pub(crate) use peer_info::PeerInfo;
+pub(crate) use upload::{RequestUpload, UploadProgress};

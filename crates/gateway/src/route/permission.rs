@@ -5,13 +5,17 @@ use std::net::IpAddr;
 use nearpath_types::{FunctionId, PlatformError, Reason};
 
 use crate::COMPONENT;
-use crate::function::Function;
+use crate::function::FunctionEntry;
 
 /// Whether the instance at `addr`, known as `caller`, may call `callee`.
 ///
 /// # Errors
 /// `not_allowed`, with the line that would permit it.
-pub(crate) fn check(caller: Option<&Function>, addr: IpAddr, callee: &FunctionId) -> Result<(), PlatformError> {
+pub(crate) fn check_edge(
+    caller: Option<&FunctionEntry>,
+    addr: IpAddr,
+    callee: &FunctionId,
+) -> Result<(), PlatformError> {
     let Some(caller) = caller else {
         let message = format!("{addr} is not the address of an instance on this node");
         return Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message));
@@ -21,13 +25,20 @@ pub(crate) fn check(caller: Option<&Function>, addr: IpAddr, callee: &FunctionId
         return Ok(());
     }
     let chain = policy.chain.as_deref().unwrap_or("CHAIN");
-    let line = format!("chains: {{{chain}: {{edges: {{{}: [{}]}}}}}}", caller.id.name, short(callee, &caller.id));
-    let message = format!("{} may not call {callee}: that edge is not declared; add to stack.yml: {line}", caller.name);
+    let line = format!(
+        "chains: {{{chain}: {{edges: {{{}: [{}]}}}}}}",
+        caller.id.name,
+        short_name(callee, &caller.id)
+    );
+    let message = format!(
+        "{} may not call {callee}: that edge is not declared; add to stack.yml: {line}",
+        caller.name
+    );
     Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message).governed_by("chains"))
 }
 
 /// A callee as its caller writes it: within one namespace, by name alone.
-fn short(callee: &FunctionId, caller: &FunctionId) -> String {
+fn short_name(callee: &FunctionId, caller: &FunctionId) -> String {
     match callee.namespace == caller.namespace {
         true => callee.name.to_string(),
         false => callee.to_string(),

@@ -6,18 +6,18 @@ use http::header::HOST;
 use http::{Method, Request, Version};
 use nearpath_types::{FunctionId, Reason};
 
-use super::target::{Target, parse};
-use crate::function::{Function, Table};
-use crate::request::{Peer, Zone, grpc};
+use super::target::{PathTarget, parse_path};
+use crate::function::{FunctionEntry, RoutingTable};
+use crate::request::{ListenerZone, PeerInfo, grpc};
 
 /// The destination of a request.
-pub(crate) enum Destination {
+pub(crate) enum RouteDestination {
     /// A function, whose own path begins at `rest` in the request's.
     Function {
         /// The function.
-        function: Arc<Function>,
+        function: Arc<FunctionEntry>,
         /// Index into the request's path and query.
-        rest: usize,
+        path_offset: usize,
     },
     /// The administrator's side.
     Admin,
@@ -26,64 +26,105 @@ pub(crate) enum Destination {
 }
 
 /// A request without a destination.
-pub(crate) struct Unroutable {
+pub(crate) struct UnroutableRequest {
     /// The reason of its refusal.
     pub reason: Reason,
     /// The text of its refusal.
     pub message: String,
     /// The connection cannot be trusted any more and has to be closed.
-    pub closes: bool,
+    pub closes_connection: bool,
 }
 
-impl Unroutable {
+impl UnroutableRequest {
     fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), closes: false }
+        Self {
+            reason,
+            message: message.into(),
+            closes_connection: false,
+        }
     }
 }
 
 /// Finds the destination of a request.
 ///
 /// # Errors
-/// [`Unroutable`] says how to refuse it.
-pub(crate) fn resolve<B>(table: &Table, peer: &Peer, request: &Request<B>) -> Result<Destination, Unroutable> {
+/// [`UnroutableRequest`] says how to refuse it.
+pub(crate) fn resolve<B>(
+    table: &RoutingTable,
+    peer: &PeerInfo,
+    request: &Request<B>,
+) -> Result<RouteDestination, UnroutableRequest> {
     if request.method() == Method::CONNECT {
-        return Err(Unroutable::new(Reason::MethodNotAllowed, "CONNECT is not served here"));
+        return Err(UnroutableRequest::new(
+            Reason::MethodNotAllowed,
+            "CONNECT is not served here",
+        ));
     }
     if !has_one_host(request) {
-        let refusal = Unroutable::new(Reason::BadRequest, "a request must bear one Host (RFC 9112 section 3.2)");
-        return Err(Unroutable { closes: true, ..refusal });
+        let refusal = UnroutableRequest::new(
+            Reason::BadRequest,
+            "a request must bear one Host (RFC 9112 section 3.2)",
+        );
+        return Err(UnroutableRequest {
+            closes_connection: true,
+            ..refusal
+        });
     }
-    match parse(request.uri().path()) {
-        Ok(Target::Function { name, rest }) => match table.find(name).or_else(|| find_alias(table, peer, name)) {
-            Some(function) => Ok(Destination::Function { function, rest }),
+    match parse_path(request.uri().path()) {
+        Ok(PathTarget::Function { name, path_offset }) => match table
+            .find_by_name(name)
+            .or_else(|| find_alias(table, peer, name))
+        {
+            Some(function) => Ok(RouteDestination::Function {
+                function,
+                path_offset,
+            }),
             None => Err(unknown_function(name)),
         },
-        Ok(Target::Nowhere) if grpc::is_grpc(request) => find_by_authority(table, request),
-        Ok(Target::Health) => Ok(Destination::Health),
-        Ok(Target::Admin) if peer.zone == Zone::Public => Ok(Destination::Admin),
-        Ok(_) => Err(Unroutable::new(Reason::NoFunction, "nothing is served on this path")),
-        Err(error) => Err(Unroutable::new(Reason::BadRequest, error.to_string())),
+        Ok(PathTarget::Unknown) if grpc::is_grpc(request) => find_by_authority(table, request),
+        Ok(PathTarget::Health) => Ok(RouteDestination::Health),
+        Ok(PathTarget::Admin) if peer.zone == ListenerZone::Public => Ok(RouteDestination::Admin),
+        Ok(_) => Err(UnroutableRequest::new(
+            Reason::NoFunction,
+            "nothing is served on this path",
+        )),
+        Err(error) => Err(UnroutableRequest::new(
+            Reason::BadRequest,
+            error.to_string(),
+        )),
     }
 }
 
 /// Finds the function that an instance means by a name of its chain's.
-fn find_alias(table: &Table, peer: &Peer, name: &str) -> Option<Arc<Function>> {
-    if peer.zone == Zone::Public {
+fn find_alias(table: &RoutingTable, peer: &PeerInfo, name: &str) -> Option<Arc<FunctionEntry>> {
+    if peer.zone == ListenerZone::Public {
         return None;
     }
-    let caller = table.caller(peer.addr)?;
+    let caller = table.find_caller(peer.addr)?;
     let name = match name.contains('.') {
         true => name.parse().ok()?,
-        false => FunctionId { name: name.parse().ok()?, namespace: caller.id.namespace.clone() },
+        false => FunctionId {
+            name: name.parse().ok()?,
+            namespace: caller.id.namespace.clone(),
+        },
     };
-    table.get(caller.route().policy.alias(&name)?)
+    table.get(caller.route().policy.resolve_alias(&name)?)
 }
 
 /// Finds the function that the authority names: a generated gRPC client cannot put a prefix before its paths.
-fn find_by_authority<B>(table: &Table, request: &Request<B>) -> Result<Destination, Unroutable> {
-    let name = request.uri().authority().map_or("", |authority| authority.host());
-    match table.find(name) {
-        Some(function) => Ok(Destination::Function { function, rest: 0 }),
+fn find_by_authority<B>(
+    table: &RoutingTable,
+    request: &Request<B>,
+) -> Result<RouteDestination, UnroutableRequest> {
+    let name = request
+        .uri()
+        .authority()
+        .map_or("", |authority| authority.host());
+    match table.find_by_name(name) {
+        Some(function) => Ok(RouteDestination::Function {
+            function,
+            path_offset: 0,
+        }),
         None => Err(unknown_function(name)),
     }
 }
@@ -98,9 +139,11 @@ fn has_one_host<B>(request: &Request<B>) -> bool {
     }
 }
 
-fn unknown_function(name: &str) -> Unroutable {
+fn unknown_function(name: &str) -> UnroutableRequest {
     match name.parse::<FunctionId>() {
-        Ok(id) => Unroutable::new(Reason::NoFunction, format!("no function {id} is deployed")),
-        Err(error) => Unroutable::new(Reason::BadRequest, error.to_string()),
+        Ok(id) => {
+            UnroutableRequest::new(Reason::NoFunction, format!("no function {id} is deployed"))
+        }
+        Err(error) => UnroutableRequest::new(Reason::BadRequest, error.to_string()),
     }
 }

@@ -1,56 +1,66 @@
 //! What a path asks for: one pure function over its text.
 
 /// Longest `NAME.NAMESPACE`: two RFC 1035 labels and the dot between.
-const MAX_NAME: usize = 63 + 1 + 63;
+const MAX_NAME_BYTES: usize = 63 + 1 + 63;
 
 /// What a request's path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target<'a> {
+pub enum PathTarget<'a> {
     /// `/function/NAME[.NAMESPACE][/PATH]`; the function's own path begins at `rest` and may be empty.
     Function {
         /// As written, with or without a namespace.
         name: &'a str,
         /// Index into the path.
-        rest: usize,
+        path_offset: usize,
     },
     /// `/healthz`.
     Health,
     /// The administrator's side: `/system/…`, `/ui…`, `/`, `/async-function/…`.
     Admin,
     /// Nothing is there.
-    Nowhere,
+    Unknown,
 }
 
 /// The path names a function that cannot exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a function's name is made of letters, digits, '-', '_' and '.', at most {MAX_NAME} of them")]
-pub struct BadName;
+#[error(
+    "a function's name is made of letters, digits, '-', '_' and '.', at most {MAX_NAME_BYTES} of them"
+)]
+pub struct InvalidFunctionPath;
 
 /// Reads a request's path. No percent-decoding: a name never needs it, and what follows is the function's own matter.
 ///
 /// # Errors
 /// When the function's name is empty, too long or holds another character.
-pub fn parse(path: &str) -> Result<Target<'_>, BadName> {
-    const FUNCTION: &str = "/function/";
-    if let Some(after) = path.strip_prefix(FUNCTION) {
+pub fn parse_path(path: &str) -> Result<PathTarget<'_>, InvalidFunctionPath> {
+    const FUNCTION_PREFIX: &str = "/function/";
+    if let Some(after) = path.strip_prefix(FUNCTION_PREFIX) {
         let end = after.find('/').unwrap_or(after.len());
         let name = &after[..end];
         return match is_name(name) {
-            true => Ok(Target::Function { name, rest: FUNCTION.len() + end }),
-            false => Err(BadName),
+            true => Ok(PathTarget::Function {
+                name,
+                path_offset: FUNCTION_PREFIX.len() + end,
+            }),
+            false => Err(InvalidFunctionPath),
         };
     }
     Ok(match path {
-        "/healthz" => Target::Health,
-        "/" | "/ui" => Target::Admin,
-        _ if ["/system/", "/ui/", "/async-function/"].iter().any(|admin| path.starts_with(admin)) => Target::Admin,
-        _ => Target::Nowhere,
+        "/healthz" => PathTarget::Health,
+        "/" | "/ui" => PathTarget::Admin,
+        _ if ["/system/", "/ui/", "/async-function/"]
+            .iter()
+            .any(|admin| path.starts_with(admin)) =>
+        {
+            PathTarget::Admin
+        }
+        _ => PathTarget::Unknown,
     })
 }
 
 fn is_name(text: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    !text.is_empty() && text.len() <= MAX_NAME && text.bytes().all(allowed)
+    !text.is_empty() && text.len() <= MAX_NAME_BYTES && text.bytes().all(allowed)
 }
 
 #[cfg(test)]
@@ -59,7 +69,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_form_of_a_functions_path() {
+    fn every_form_of_a_function_path_is_parsed() {
         for (path, name, rest) in [
             ("/function/echo", "echo", ""),
             ("/function/echo/", "echo", "/"),
@@ -67,38 +77,53 @@ mod tests {
             ("/function/echo//a", "echo", "//a"),
             ("/function/echo/../x%2f", "echo", "/../x%2f"),
         ] {
-            let Ok(Target::Function { name: found, rest: at }) = parse(path) else { panic!("{path}") };
+            let Ok(PathTarget::Function {
+                name: found,
+                path_offset: at,
+            }) = parse_path(path)
+            else {
+                panic!("{path}")
+            };
             assert_eq!((found, &path[at..]), (name, rest), "{path}");
         }
     }
 
     #[test]
-    fn other_places() {
+    fn paths_outside_functions_are_admin_health_or_unknown() {
         for (path, target) in [
-            ("/healthz", Target::Health),
-            ("/", Target::Admin),
-            ("/ui/", Target::Admin),
-            ("/system/functions", Target::Admin),
-            ("/async-function/echo", Target::Admin),
-            ("/function", Target::Nowhere),
-            ("/systemx", Target::Nowhere),
-            ("/healthz/", Target::Nowhere),
-            ("", Target::Nowhere),
-            ("*", Target::Nowhere),
+            ("/healthz", PathTarget::Health),
+            ("/", PathTarget::Admin),
+            ("/ui/", PathTarget::Admin),
+            ("/system/functions", PathTarget::Admin),
+            ("/async-function/echo", PathTarget::Admin),
+            ("/function", PathTarget::Unknown),
+            ("/systemx", PathTarget::Unknown),
+            ("/healthz/", PathTarget::Unknown),
+            ("", PathTarget::Unknown),
+            ("*", PathTarget::Unknown),
         ] {
-            assert_eq!(parse(path), Ok(target), "{path}");
+            assert_eq!(parse_path(path), Ok(target), "{path}");
         }
-        for path in ["/function/", "/function//x", "/function/%65cho", "/function/a b", "/function/ä"] {
-            assert_eq!(parse(path), Err(BadName), "{path}");
+        for path in [
+            "/function/",
+            "/function//x",
+            "/function/%65cho",
+            "/function/a b",
+            "/function/ä",
+        ] {
+            assert_eq!(parse_path(path), Err(InvalidFunctionPath), "{path}");
         }
-        assert_eq!(parse(&format!("/function/{}", "x".repeat(128))), Err(BadName));
+        assert_eq!(
+            parse_path(&format!("/function/{}", "x".repeat(128))),
+            Err(InvalidFunctionPath)
+        );
     }
 
     proptest! {
         #[test]
         fn any_text_is_answered(path in "(/function/)?.{0,60}") {
-            if let Ok(Target::Function { name, rest }) = parse(&path) {
-                prop_assert_eq!(format!("/function/{name}{}", &path[rest..]), path.clone());
+            if let Ok(PathTarget::Function { name, path_offset }) = parse_path(&path) {
+                prop_assert_eq!(format!("/function/{name}{}", &path[path_offset..]), path.clone());
             }
         }
     }

@@ -4,6 +4,6 @@ mod quic;
 mod shm_domains;
 mod tcp;
 
-pub(crate) use quic::{Found, Lines, NoLine};
-pub(crate) use shm_domains::Domains;
-pub(crate) use tcp::{Cover, Line, Pools};
+pub(crate) use quic::{AcquiredQuic, QuicConnections, QuicUnavailable};
+pub(crate) use shm_domains::ShmDomains;
+pub(crate) use tcp::{HttpConnection, TcpPools, TlsMode};

@@ -9,30 +9,36 @@ use nearpath_domain::endpoint::polled::AsyncEndpoint;
 
 /// The domains in which this thread is a party, by name.
 #[derive(Default)]
-pub(crate) struct Domains(RefCell<HashMap<String, AsyncEndpoint>>);
+pub(crate) struct ShmDomains(RefCell<HashMap<String, AsyncEndpoint>>);
 
-impl Domains {
+impl ShmDomains {
     /// The party in a domain.
-    pub(crate) fn of(&self, domain: &str) -> Option<AsyncEndpoint> {
+    pub(crate) fn endpoint_in(&self, domain: &str) -> Option<AsyncEndpoint> {
         self.0.borrow().get(domain).cloned()
     }
 
     /// Joins a domain, and leaves it when the node closes its socket.
-    pub(crate) async fn join(&self, socket: OwnedFd) {
+    pub(crate) async fn join_domain(&self, socket: OwnedFd) {
         match AsyncEndpoint::join(
             socket,
-            EndpointSettings { serves: false, stream_bodies: true, ..EndpointSettings::default() },
+            EndpointSettings {
+                serves: false,
+                stream_bodies: true,
+                ..EndpointSettings::default()
+            },
         )
         .await
         {
-            Ok((post, driver)) => {
-                let name = post.identity().domain.clone();
-                self.0.borrow_mut().insert(name.clone(), post);
+            Ok((endpoint, driver)) => {
+                let name = endpoint.identity().domain.clone();
+                self.0.borrow_mut().insert(name.clone(), endpoint);
                 let ended = driver.await;
                 self.0.borrow_mut().remove(&name);
                 tracing::debug!(domain = name, ?ended, "left a domain");
             }
-            Err(error) => tracing::warn!(%error, "cannot join a domain; its functions are called over HTTP"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot join a domain; its functions are called over HTTP")
+            }
         }
     }
 }

@@ -1,38 +1,51 @@
 //! The orderly end.
 
 use http::{Request, Response};
-use nearpath_gateway::Settings;
+use nearpath_gateway::GatewaySettings;
 use nearpath_testkit::{eventually, within};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use crate::house::{self, House, full, held, ms, serving};
+use crate::fixture::{
+    self, TestGateway, full_body, millis, start_blocked_instance, start_instance,
+};
 
 #[tokio::test]
-async fn what_is_in_flight_is_answered_and_nothing_new_is_accepted() {
-    let (at, go) = held().await;
-    let mut house = House::with(Settings { drain_timeout: std::time::Duration::from_secs(600), ..Settings::default() });
-    house.echo(at);
-    let public = house.public;
+async fn requests_in_flight_are_answered_and_new_ones_are_not_accepted() {
+    let (addr, permits) = start_blocked_instance().await;
+    let mut fixture = TestGateway::with_settings(GatewaySettings {
+        drain_timeout: std::time::Duration::from_secs(600),
+        ..GatewaySettings::default()
+    });
+    fixture.publish_echo(addr);
+    let public = fixture.public;
     let mut idle = Vec::new();
     for _ in 0..32 {
         idle.push(TcpStream::connect(public).await.unwrap()); // the kernel spreads them over the threads
     }
-    let request = || Request::get("/function/echo").body(full("")).unwrap();
-    let h1 = tokio::spawn(house::ask(public, request()));
-    let mut client = house::h2(public).await;
-    let h2 = Request::get("http://a/function/echo").body(full("")).unwrap();
+    let request = || Request::get("/function/echo").body(full_body("")).unwrap();
+    let h1 = tokio::spawn(fixture::send_and_collect(public, request()));
+    let mut client = fixture::connect_http2(public).await;
+    let h2 = Request::get("http://a/function/echo")
+        .body(full_body(""))
+        .unwrap();
     let h2 = tokio::spawn(async move { client.send_request(h2).await.unwrap().status() });
     let inflight = r#"nearpath_inflight{function_name="echo.openfaas-fn"} 2"#;
-    eventually(inflight, async || house.metrics().contains(inflight)).await;
+    eventually(inflight, async || {
+        fixture.encode_metrics().contains(inflight)
+    })
+    .await;
 
-    let drained = tokio::spawn(house.drain());
-    eventually("nothing new is accepted", async || TcpStream::connect(public).await.is_err()).await;
+    let drained = tokio::spawn(fixture.drain_gateway());
+    eventually("nothing new is accepted", async || {
+        TcpStream::connect(public).await.is_err()
+    })
+    .await;
     for mut stream in idle {
         let _ = within(stream.read(&mut [0])).await; // by its end its thread has told all its connections
     }
     assert!(!drained.is_finished());
-    go.add_permits(2);
+    permits.add_permits(2);
     let answer = within(h1).await.unwrap();
     assert_eq!((answer.status, answer.header("connection")), (200, "close"));
     assert_eq!(within(h2).await.unwrap(), 200);
@@ -40,15 +53,27 @@ async fn what_is_in_flight_is_answered_and_nothing_new_is_accepted() {
 }
 
 #[tokio::test]
-async fn what_takes_too_long_is_cut_and_recorded() {
-    let mut house = House::with(Settings { drain_timeout: ms(100), ..Settings::default() });
-    house.echo(serving(async |_| std::future::pending::<Response<_>>().await).await);
-    let mut stream = TcpStream::connect(house.public).await.unwrap();
+async fn a_request_beyond_the_drain_timeout_is_cut_and_recorded() {
+    let mut fixture = TestGateway::with_settings(GatewaySettings {
+        drain_timeout: millis(100),
+        ..GatewaySettings::default()
+    });
+    fixture
+        .publish_echo(start_instance(async |_| std::future::pending::<Response<_>>().await).await);
+    let mut stream = TcpStream::connect(fixture.public).await.unwrap();
     let request = b"GET /function/echo HTTP/1.1\r\nhost: a\r\n\r\n";
-    tokio::io::AsyncWriteExt::write_all(&mut stream, request).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request)
+        .await
+        .unwrap();
     let inflight = r#"nearpath_inflight{function_name="echo.openfaas-fn"} 1"#;
-    eventually(inflight, async || house.metrics().contains(inflight)).await;
-    within(house.drain()).await;
-    eventually("it is recorded", async || house.log.all().len() == 1).await;
-    assert_eq!(house.log.all()[0]["reason"], "draining");
+    eventually(inflight, async || {
+        fixture.encode_metrics().contains(inflight)
+    })
+    .await;
+    within(fixture.drain_gateway()).await;
+    eventually("it is recorded", async || {
+        fixture.log.parse_lines().len() == 1
+    })
+    .await;
+    assert_eq!(fixture.log.parse_lines()[0]["reason"], "draining");
 }

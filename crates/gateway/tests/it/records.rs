@@ -2,21 +2,27 @@
 
 use http::Request;
 use nearpath_testkit::eventually;
-use nearpath_types::Policy;
+use nearpath_types::FunctionPolicy;
 
-use crate::house::{House, ask, full, mirror};
+use crate::fixture::{TestGateway, full_body, send_and_collect, start_mirror};
 
 #[tokio::test]
 async fn metrics_have_openfaas_names() {
-    let house = House::open();
-    house.publish(&[("echo", Policy::default(), &[mirror().await]), ("idle.dev", Policy::default(), &[])]);
+    let fixture = TestGateway::start();
+    fixture.publish_functions(&[
+        ("echo", FunctionPolicy::default(), &[start_mirror().await]),
+        ("idle.dev", FunctionPolicy::default(), &[]),
+    ]);
     for _ in 0..3 {
-        house.get("/function/echo").await;
+        fixture.send_get("/function/echo").await;
     }
-    house.get("/function/missing").await;
+    fixture.send_get("/function/missing").await;
     let echo = r#"function_name="echo.openfaas-fn""#;
-    eventually("three are counted", async || house.gateway.invocations(&"echo".parse().unwrap()) == 3).await;
-    let metrics = house.metrics();
+    eventually("three are counted", async || {
+        fixture.gateway.invocations(&"echo".parse().unwrap()) == 3
+    })
+    .await;
+    let metrics = fixture.encode_metrics();
     for line in [
         format!("gateway_function_invocation_total{{{echo},code=\"200\"}} 3"),
         format!("gateway_functions_seconds_count{{{echo},code=\"200\"}} 3"),
@@ -32,13 +38,19 @@ async fn metrics_have_openfaas_names() {
 }
 
 #[tokio::test]
-async fn the_access_log_tells_the_whole_story() {
-    let house = House::open();
-    house.echo(mirror().await);
-    let request = Request::post("/function/echo/a?b").header("x-call-id", "mine").body(full("12345")).unwrap();
-    let answer = ask(house.public, request).await;
-    eventually("it is logged", async || house.log.all().len() == 1).await;
-    let line = &house.log.all()[0];
+async fn the_access_log_has_every_field() {
+    let fixture = TestGateway::start();
+    fixture.publish_echo(start_mirror().await);
+    let request = Request::post("/function/echo/a?b")
+        .header("x-call-id", "mine")
+        .body(full_body("12345"))
+        .unwrap();
+    let answer = send_and_collect(fixture.public, request).await;
+    eventually("it is logged", async || {
+        fixture.log.parse_lines().len() == 1
+    })
+    .await;
+    let line = &fixture.log.parse_lines()[0];
     for (key, value) in [
         ("call_id", "mine".into()),
         ("function", "echo.openfaas-fn".into()),
@@ -53,33 +65,55 @@ async fn the_access_log_tells_the_whole_story() {
         let value: serde_json::Value = value;
         assert_eq!(line[key], value, "{key} in {line}");
     }
-    assert!(line["reason"].is_null() && line["duration"].as_f64().unwrap() > 0.0, "{line}");
+    assert!(
+        line["reason"].is_null() && line["duration"].as_f64().unwrap() > 0.0,
+        "{line}"
+    );
 }
 
 #[tokio::test]
-async fn what_is_for_no_function_has_its_line_too() {
-    let house = House::open();
-    for (path, status) in [("/healthz", 200), ("/system/functions", 200), ("/nowhere", 404), ("/function/none", 404)] {
-        let before = house.log.all().len();
-        house.get(path).await;
-        eventually("it is logged", async || house.log.all().len() == before + 1).await;
-        let line = &house.log.all()[before];
-        assert_eq!((line["path"].as_str(), line["status"].as_u64()), (Some(path), Some(status)), "{line}");
+async fn a_request_for_no_function_is_logged() {
+    let fixture = TestGateway::start();
+    for (path, status) in [
+        ("/healthz", 200),
+        ("/system/functions", 200),
+        ("/nowhere", 404),
+        ("/function/none", 404),
+    ] {
+        let before = fixture.log.parse_lines().len();
+        fixture.send_get(path).await;
+        eventually("it is logged", async || {
+            fixture.log.parse_lines().len() == before + 1
+        })
+        .await;
+        let line = &fixture.log.parse_lines()[before];
+        assert_eq!(
+            (line["path"].as_str(), line["status"].as_u64()),
+            (Some(path), Some(status)),
+            "{line}"
+        );
         assert_ne!(line["reason"], "caller_gone");
         assert_ne!(line["call_id"], "");
     }
 }
 
 #[tokio::test]
-async fn a_function_that_comes_back_begins_anew() {
-    let house = House::open();
-    house.echo(mirror().await);
-    house.get("/function/echo").await;
+async fn a_function_that_returns_starts_with_fresh_counters() {
+    let fixture = TestGateway::start();
+    fixture.publish_echo(start_mirror().await);
+    fixture.send_get("/function/echo").await;
     let id = "echo".parse().unwrap();
-    eventually("it is counted", async || house.gateway.invocations(&id) == 1).await;
-    house.echo(mirror().await);
-    assert_eq!(house.gateway.invocations(&id), 1, "a snapshot does not forget");
-    house.publish(&[]);
-    house.echo(mirror().await);
-    assert_eq!(house.gateway.invocations(&id), 0);
+    eventually("it is counted", async || {
+        fixture.gateway.invocations(&id) == 1
+    })
+    .await;
+    fixture.publish_echo(start_mirror().await);
+    assert_eq!(
+        fixture.gateway.invocations(&id),
+        1,
+        "a snapshot does not forget"
+    );
+    fixture.publish_functions(&[]);
+    fixture.publish_echo(start_mirror().await);
+    assert_eq!(fixture.gateway.invocations(&id), 0);
 }

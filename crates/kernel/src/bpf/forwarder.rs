@@ -58,7 +58,10 @@ enum PairPermission {
     UdpPort(u16, u32),
 }
 
-#[expect(unsafe_code, reason = "aya's mark for what may be copied to and from maps")]
+#[expect(
+    unsafe_code,
+    reason = "aya's mark for what may be copied to and from maps"
+)]
 mod pod_impls {
     // SAFETY: octets alone, without padding; every value is valid.
     unsafe impl aya::Pod for super::AttachedDevice {}
@@ -123,18 +126,31 @@ impl Forwarder {
     /// Fails if this build has no BPF programs, or without `CAP_BPF` and `CAP_NET_ADMIN`.
     pub fn load_program() -> io::Result<Self> {
         let mut loaded = load_object(object::tc_forward()?).map_err(|error| load_error(&error))?;
-        classifier(&mut loaded)?.load().map_err(|error| load_error(&error))?;
+        classifier(&mut loaded)?
+            .load()
+            .map_err(|error| load_error(&error))?;
         let mut take = |name: &str| {
             let map = loaded.take_map(name);
             map.ok_or_else(|| io::Error::other(format!("bpf/tc_forward.c has no map `{name}`")))
         };
         let map_error = |error: MapError| load_error(&error);
-        let (devices, routes) =
-            (take("devices")?.try_into().map_err(map_error)?, take("routes")?.try_into().map_err(map_error)?);
+        let (devices, routes) = (
+            take("devices")?.try_into().map_err(map_error)?,
+            take("routes")?.try_into().map_err(map_error)?,
+        );
         let counters = take("counters")?.try_into().map_err(map_error)?;
-        let (attachments, permissions, aliases) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (attachments, permissions, aliases) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Ok(Self {
-            state: Mutex::new(ForwarderState { loaded, devices, routes, counters, attachments, permissions, aliases }),
+            state: Mutex::new(ForwarderState {
+                loaded,
+                devices,
+                routes,
+                counters,
+                attachments,
+                permissions,
+                aliases,
+            }),
         })
     }
 
@@ -193,7 +209,9 @@ impl Forwarder {
     pub fn allow_udp_port(&self, one: Eip, other: Eip, port: u16) -> io::Result<()> {
         self.add_permission(one, other, |before| match before {
             Some(PairPermission::AnyTraffic) => PairPermission::AnyTraffic,
-            Some(PairPermission::UdpPort(_, requests)) => PairPermission::UdpPort(port, requests + 1),
+            Some(PairPermission::UdpPort(_, requests)) => {
+                PairPermission::UdpPort(port, requests + 1)
+            }
             None => PairPermission::UdpPort(port, 1),
         })
     }
@@ -233,15 +251,25 @@ impl Forwarder {
     /// Returns the traffic from one address to another.
     pub fn pair_counters(&self, from: Eip, to: Eip) -> PairCounters {
         let state = self.lock_state();
-        let row = state.flow_key(from, to).and_then(|key| state.routes.get(&key, 0).ok());
-        row.map_or_else(PairCounters::default, |row| PairCounters { packets: row.packets, bytes: row.bytes })
+        let row = state
+            .flow_key(from, to)
+            .and_then(|key| state.routes.get(&key, 0).ok());
+        row.map_or_else(PairCounters::default, |row| PairCounters {
+            packets: row.packets,
+            bytes: row.bytes,
+        })
     }
 
     /// Returns the outcomes of all packets.
     pub fn packet_counters(&self) -> PacketCounters {
         let state = self.lock_state();
         let [forwarded, answered, denied, forged, foreign, expired] =
-            [0, 1, 2, 3, 4, 5].map(|index| state.counters.get(&index, 0).map_or(0, |values| values.iter().sum()));
+            [0, 1, 2, 3, 4, 5].map(|index| {
+                state
+                    .counters
+                    .get(&index, 0)
+                    .map_or(0, |values| values.iter().sum())
+            });
         PacketCounters {
             forwarded,
             arp_replies: answered,
@@ -262,8 +290,14 @@ impl Forwarder {
     pub fn test_run(&self, frame: &[u8]) -> io::Result<(u32, Vec<u8>)> {
         let mut state = self.lock_state();
         let mut out = vec![0; frame.len()];
-        let options = TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ..TestRunOptions::new() };
-        let ran = classifier(&mut state.loaded)?.test_run(options).map_err(|error| load_error(&error))?;
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ..TestRunOptions::new()
+        };
+        let ran = classifier(&mut state.loaded)?
+            .test_run(options)
+            .map_err(|error| load_error(&error))?;
         out.truncate(ran.data_size_out as usize);
         Ok((ran.return_value, out))
     }
@@ -287,14 +321,32 @@ impl ForwarderState {
     /// Writes the entry of an attached device, and the routes that are now possible.
     fn write_device(&mut self, eip: Eip) -> io::Result<()> {
         let (device, [near, far]) = (self.attachments[&eip].0, veth_macs(eip));
-        let owner = AttachedDevice { eip: eip.0.octets(), hub_mac: near, device_mac: far };
-        self.devices.insert(device, owner, 0).map_err(|error| load_error(&error))?;
-        let pairs: Vec<_> = self.permissions.keys().copied().filter(|(from, to)| *from == eip || *to == eip).collect();
-        pairs.into_iter().try_for_each(|(from, to)| self.write_route(from, to))
+        let owner = AttachedDevice {
+            eip: eip.0.octets(),
+            hub_mac: near,
+            device_mac: far,
+        };
+        self.devices
+            .insert(device, owner, 0)
+            .map_err(|error| load_error(&error))?;
+        let pairs: Vec<_> = self
+            .permissions
+            .keys()
+            .copied()
+            .filter(|(from, to)| *from == eip || *to == eip)
+            .collect();
+        pairs
+            .into_iter()
+            .try_for_each(|(from, to)| self.write_route(from, to))
     }
 
     fn detach_device(&mut self, eip: Eip) {
-        let pairs: Vec<_> = self.permissions.keys().copied().filter(|(from, to)| *from == eip || *to == eip).collect();
+        let pairs: Vec<_> = self
+            .permissions
+            .keys()
+            .copied()
+            .filter(|(from, to)| *from == eip || *to == eip)
+            .collect();
         for (from, to) in pairs {
             self.remove_route(from, to);
         }
@@ -308,14 +360,29 @@ impl ForwarderState {
     /// Writes the route from one address to another when both are attached.
     fn write_route(&mut self, from: Eip, to: Eip) -> io::Result<()> {
         let owner = self.owner_of(to);
-        let (Some(key), Some((device, _))) = (self.flow_key(from, to), self.attachments.get(&owner)) else {
+        let (Some(key), Some((device, _))) =
+            (self.flow_key(from, to), self.attachments.get(&owner))
+        else {
             return Ok(());
         };
         let [near, far] = veth_macs(owner);
-        let port = self.permissions.get(&(from, to)).map_or(0, |permission| permission.udp_port()).to_be_bytes();
-        let row =
-            FlowRoute { packets: 0, bytes: 0, device: *device, hub_mac: near, device_mac: far, port, unused: [0; 6] };
-        self.routes.insert(key, row, 0).map_err(|error| load_error(&error))
+        let port = self
+            .permissions
+            .get(&(from, to))
+            .map_or(0, |permission| permission.udp_port())
+            .to_be_bytes();
+        let row = FlowRoute {
+            packets: 0,
+            bytes: 0,
+            device: *device,
+            hub_mac: near,
+            device_mac: far,
+            port,
+            unused: [0; 6],
+        };
+        self.routes
+            .insert(key, row, 0)
+            .map_err(|error| load_error(&error))
     }
 
     fn remove_route(&mut self, from: Eip, to: Eip) {
@@ -331,37 +398,73 @@ impl ForwarderState {
 
     fn flow_key(&self, from: Eip, to: Eip) -> Option<FlowKey> {
         let (device, _) = self.attachments.get(&self.owner_of(from))?;
-        Some(FlowKey { device: *device, source: from.0.octets(), destination: to.0.octets() })
+        Some(FlowKey {
+            device: *device,
+            source: from.0.octets(),
+            destination: to.0.octets(),
+        })
     }
 }
 
 impl fmt::Debug for Forwarder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Forwarder").field("attachments", &self.lock_state().attachments.keys()).finish_non_exhaustive()
+        f.debug_struct("Forwarder")
+            .field("attachments", &self.lock_state().attachments.keys())
+            .finish_non_exhaustive()
     }
 }
 
 fn classifier(loaded: &mut Ebpf) -> io::Result<&mut SchedClassifier> {
     let program = loaded.program_mut("forward_packet");
-    let program = program.ok_or_else(|| io::Error::other("bpf/tc_forward.c has no program `forward_packet`"))?;
-    program.try_into().map_err(|error: aya::programs::ProgramError| load_error(&error))
+    let program = program
+        .ok_or_else(|| io::Error::other("bpf/tc_forward.c has no program `forward_packet`"))?;
+    program
+        .try_into()
+        .map_err(|error: aya::programs::ProgramError| load_error(&error))
 }
 
 /// Attaches the program to a device of the calling thread's namespace. Uses tcx, whose links end
 /// with their descriptor.
-fn attach_tcx(program: &mut SchedClassifier, device: &str) -> io::Result<(u32, SchedClassifierLinkId)> {
+fn attach_tcx(
+    program: &mut SchedClassifier,
+    device: &str,
+) -> io::Result<(u32, SchedClassifierLinkId)> {
     let index = RtnlSocket::open()?.device_index(device)?;
     let first = TcAttachOptions::TcxOrder(LinkOrder::default());
     let link = program.attach_with_options(device, TcAttachType::Ingress, first);
-    link.map(|link| (index, link)).map_err(|error| explain_missing_tcx(load_error(&error)))
+    link.map(|link| (index, link))
+        .map_err(|error| explain_missing_tcx(load_error(&error)))
 }
 
 /// Explains the error of a kernel without tcx, which reports an invalid argument.
 fn explain_missing_tcx(error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::InvalidInput => {
-            io::Error::new(io::ErrorKind::Unsupported, format!("{error}; forwarding needs Linux 6.6 or later (tcx)"))
-        }
+        io::ErrorKind::InvalidInput => io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("{error}; forwarding needs Linux 6.6 or later (tcx)"),
+        ),
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::btf::{assert_layout, layout};
+    use super::*;
+
+    #[test]
+    fn map_entries_are_laid_out_as_in_c() {
+        assert_layout(
+            object::tc_forward(),
+            "device",
+            layout!(AttachedDevice: eip, hub_mac, device_mac),
+        );
+        assert_layout(
+            object::tc_forward(),
+            "flow_key",
+            layout!(FlowKey: device, source, destination),
+        );
+        let route = layout!(FlowRoute: packets, bytes, device, hub_mac, device_mac, port, unused);
+        assert_layout(object::tc_forward(), "flow_route", route);
     }
 }

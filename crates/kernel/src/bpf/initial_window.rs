@@ -18,13 +18,21 @@ pub(super) fn attach_programs(group: &File) -> io::Result<Ebpf> {
 }
 
 fn attach_each(loaded: &mut Ebpf, group: &File) -> Result<(), ProgramError> {
-    let missing = |name: &str| ProgramError::InvalidName { name: name.to_owned() };
+    let missing = |name: &str| ProgramError::InvalidName {
+        name: name.to_owned(),
+    };
     let name = "set_window";
-    let program: &mut CgroupSockopt = loaded.program_mut(name).ok_or_else(|| missing(name))?.try_into()?;
+    let program: &mut CgroupSockopt = loaded
+        .program_mut(name)
+        .ok_or_else(|| missing(name))?
+        .try_into()?;
     program.load()?;
     program.attach(group, CgroupAttachMode::Single)?;
     let name = "apply_window";
-    let program: &mut SockOps = loaded.program_mut(name).ok_or_else(|| missing(name))?.try_into()?;
+    let program: &mut SockOps = loaded
+        .program_mut(name)
+        .ok_or_else(|| missing(name))?
+        .try_into()?;
     program.load()?;
     program.attach(group, CgroupAttachMode::Single).map(drop)
 }

@@ -12,6 +12,8 @@
 //! Maps, programs, attachments and the sockets' namespace have no names: they end with their
 //! holders.
 
+#[cfg(test)]
+mod btf;
 mod forwarder;
 mod initial_window;
 mod object;

@@ -13,7 +13,10 @@ pub(super) fn load_object(object: &[u8]) -> Result<Ebpf, aya::EbpfError> {
         loader.btf(None);
         Mutex::new(loader)
     });
-    LOADER.lock().unwrap_or_else(PoisonError::into_inner).load(object)
+    LOADER
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .load(object)
 }
 
 /// Converts an error of aya with its causes. An operating system error keeps its kind, so callers
@@ -24,7 +27,9 @@ pub(super) fn load_error(error: &(dyn std::error::Error + 'static)) -> io::Error
     let mut cause = error.source();
     while let Some(inner) = cause {
         text = format!("{text}: {inner}");
-        kind = inner.downcast_ref::<io::Error>().map_or(kind, io::Error::kind);
+        kind = inner
+            .downcast_ref::<io::Error>()
+            .map_or(kind, io::Error::kind);
         cause = inner.source();
     }
     if kind == io::ErrorKind::PermissionDenied {
@@ -36,25 +41,37 @@ pub(super) fn load_error(error: &(dyn std::error::Error + 'static)) -> io::Error
 /// `bpf/sk_msg.c`.
 #[cfg(nearpath_bpf)]
 pub(super) fn sk_msg() -> io::Result<&'static [u8]> {
-    Ok(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sk_msg.o")))
+    Ok(aya::include_bytes_aligned!(concat!(
+        env!("OUT_DIR"),
+        "/sk_msg.o"
+    )))
 }
 
 /// `bpf/sock_guard.c`.
 #[cfg(nearpath_bpf)]
 pub(super) fn sock_guard() -> io::Result<&'static [u8]> {
-    Ok(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sock_guard.o")))
+    Ok(aya::include_bytes_aligned!(concat!(
+        env!("OUT_DIR"),
+        "/sock_guard.o"
+    )))
 }
 
 /// `bpf/sock_window.c`.
 #[cfg(nearpath_bpf)]
 pub(super) fn sock_window() -> io::Result<&'static [u8]> {
-    Ok(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sock_window.o")))
+    Ok(aya::include_bytes_aligned!(concat!(
+        env!("OUT_DIR"),
+        "/sock_window.o"
+    )))
 }
 
 /// `bpf/tc_forward.c`.
 #[cfg(nearpath_bpf)]
 pub(super) fn tc_forward() -> io::Result<&'static [u8]> {
-    Ok(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tc_forward.o")))
+    Ok(aya::include_bytes_aligned!(concat!(
+        env!("OUT_DIR"),
+        "/tc_forward.o"
+    )))
 }
 
 #[cfg(not(nearpath_bpf))]

@@ -39,16 +39,27 @@ impl SocketCgroupGuard {
     /// Fails if this build has no BPF programs, or without `CAP_BPF` and `CAP_NET_ADMIN`. Also
     /// fails without a unified hierarchy in which this process may create a threaded cgroup.
     pub fn enter_current_thread() -> io::Result<Self> {
-        let parent_group = own_unified_group()
-            .ok_or_else(|| io::Error::other("no unified cgroup hierarchy (cgroup v2) is mounted"))?;
+        let parent_group = own_unified_group().ok_or_else(|| {
+            io::Error::other("no unified cgroup hierarchy (cgroup v2) is mounted")
+        })?;
         sweep_folder(&parent_group);
         let number = gettid().as_raw_nonzero();
         let folder = parent_group.join(format!("{GROUP_PREFIX}{}-{number}", std::process::id()));
-        let with_folder = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
+        let with_folder = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
+        };
         create_group(&folder).map_err(with_folder)?;
-        match File::open(&folder).and_then(|group| Ok((attach_hooks(&group)?, initial_window::attach_programs(&group))))
-        {
-            Ok((_loaded, windows)) => Ok(Self { folder, _loaded, window_programs: windows }),
+        match File::open(&folder).and_then(|group| {
+            Ok((
+                attach_hooks(&group)?,
+                initial_window::attach_programs(&group),
+            ))
+        }) {
+            Ok((_loaded, windows)) => Ok(Self {
+                folder,
+                _loaded,
+                window_programs: windows,
+            }),
             Err(error) => {
                 leave_group(&folder);
                 Err(error)
@@ -58,7 +69,9 @@ impl SocketCgroupGuard {
 
     /// Removes cgroups that killed processes left behind.
     pub fn sweep_leftovers() {
-        own_unified_group().iter().for_each(|parent_group| sweep_folder(parent_group));
+        own_unified_group()
+            .iter()
+            .for_each(|parent_group| sweep_folder(parent_group));
     }
 
     /// Checks that initial windows can be set here
@@ -67,7 +80,10 @@ impl SocketCgroupGuard {
     /// # Errors
     /// Fails before Linux 5.15, whose setsockopt hooks may not call the helpers.
     pub fn check_window_programs(&self) -> io::Result<()> {
-        self.window_programs.as_ref().map(drop).map_err(|error| io::Error::new(error.kind(), error.to_string()))
+        self.window_programs
+            .as_ref()
+            .map(drop)
+            .map_err(|error| io::Error::new(error.kind(), error.to_string()))
     }
 }
 
@@ -97,7 +113,9 @@ pub(super) fn set_owner_cgroup(loaded: &mut Ebpf, group: &File) -> io::Result<()
 }
 
 fn attach_hook(loaded: &mut Ebpf, hook: &str, group: &File) -> Result<(), ProgramError> {
-    let program = loaded.program_mut(hook).ok_or(ProgramError::InvalidName { name: hook.to_owned() })?;
+    let program = loaded.program_mut(hook).ok_or(ProgramError::InvalidName {
+        name: hook.to_owned(),
+    })?;
     let program: &mut CgroupSockAddr = program.try_into()?;
     program.load()?;
     // links allow no other mode, and still share the cgroup with other programs
@@ -105,7 +123,10 @@ fn attach_hook(loaded: &mut Ebpf, hook: &str, group: &File) -> Result<(), Progra
 }
 
 fn move_current_thread(folder: &Path) -> io::Result<()> {
-    fs::write(folder.join("cgroup.threads"), gettid().as_raw_nonzero().to_string())
+    fs::write(
+        folder.join("cgroup.threads"),
+        gettid().as_raw_nonzero().to_string(),
+    )
 }
 
 /// Creates a cgroup and enters it. A concurrent sweep of any process may remove the still empty
@@ -123,13 +144,16 @@ fn create_group(folder: &Path) -> io::Result<()> {
 
 fn try_create_group(folder: &Path) -> io::Result<()> {
     fs::create_dir(folder)?;
-    let entered = fs::write(folder.join("cgroup.type"), "threaded").and_then(|()| move_current_thread(folder));
+    let entered = fs::write(folder.join("cgroup.type"), "threaded")
+        .and_then(|()| move_current_thread(folder));
     entered.inspect_err(|_| leave_group(folder))
 }
 
 /// Returns whether a sweep removed the cgroup, before or while its file was written.
 fn was_swept(error: &io::Error) -> bool {
-    [Errno::NOENT, Errno::NODEV].into_iter().any(|gone| error.raw_os_error() == Some(gone.raw_os_error()))
+    [Errno::NOENT, Errno::NODEV]
+        .into_iter()
+        .any(|gone| error.raw_os_error() == Some(gone.raw_os_error()))
 }
 
 /// Returns to the parent cgroup and removes this one. If another thread is still inside, the next
@@ -142,8 +166,16 @@ fn leave_group(folder: &Path) {
 /// Removes empty cgroups; the kernel refuses to remove others. Process ids decide nothing: they are
 /// reused, and differ between containers.
 fn sweep_folder(parent_group: &Path) {
-    for entry in fs::read_dir(parent_group).into_iter().flatten().filter_map(Result::ok) {
-        if entry.file_name().to_str().is_some_and(|name| name.starts_with(GROUP_PREFIX)) {
+    for entry in fs::read_dir(parent_group)
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok)
+    {
+        if entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with(GROUP_PREFIX))
+        {
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -164,20 +196,30 @@ mod tests {
     }
 
     fn mapped_address(address: SocketAddr) -> SocketAddr {
-        ("::ffff:127.0.0.1".parse::<std::net::IpAddr>().unwrap(), address.port()).into()
+        (
+            "::ffff:127.0.0.1".parse::<std::net::IpAddr>().unwrap(),
+            address.port(),
+        )
+            .into()
     }
 
     #[test]
     fn another_thread_cannot_reconnect_a_guarded_socket() {
         let ((_peer, address), (_other, other_address)) = (bind_server(), bind_server());
-        let ((sockets_sender, sockets_receiver), (release_thread, released)) = (mpsc::channel(), mpsc::channel::<()>());
+        let ((sockets_sender, sockets_receiver), (release_thread, released)) =
+            (mpsc::channel(), mpsc::channel::<()>());
         let maker = thread::spawn(move || {
             let guard = SocketCgroupGuard::enter_current_thread();
             let again = TcpStream::connect(address).unwrap();
             connect_unspec(&again).unwrap();
             connect(&again, &other_address).unwrap(); // the owner may reconnect
-            let created = (TcpStream::connect(address).unwrap(), TcpStream::connect(mapped_address(address)).unwrap());
-            sockets_sender.send(guard.as_ref().map(|_| created).map_err(ToString::to_string)).unwrap();
+            let created = (
+                TcpStream::connect(address).unwrap(),
+                TcpStream::connect(mapped_address(address)).unwrap(),
+            );
+            sockets_sender
+                .send(guard.as_ref().map(|_| created).map_err(ToString::to_string))
+                .unwrap();
             let _ = released.recv();
         });
         let (v4, v6) = match sockets_receiver.recv().unwrap() {
@@ -198,11 +240,14 @@ mod tests {
     }
 
     /// Creates a folder that only this test sweeps, and in it a cgroup as killed processes leave
-    /// it. Returns `None` where cgroups cannot be created.
+    /// it. Returns `NoConnection` where cgroups cannot be created.
     fn create_leftover(suffix: &str) -> Option<(PathBuf, PathBuf)> {
-        let parent_group = own_unified_group()?.join(format!("nearpath-test-{}-{suffix}", std::process::id()));
+        let parent_group =
+            own_unified_group()?.join(format!("nearpath-test-{}-{suffix}", std::process::id()));
         let folder = parent_group.join(format!("{GROUP_PREFIX}{suffix}"));
-        fs::create_dir_all(&folder).ok().map(|()| (parent_group, folder))
+        fs::create_dir_all(&folder)
+            .ok()
+            .map(|()| (parent_group, folder))
     }
 
     #[test]
@@ -221,7 +266,10 @@ mod tests {
         let Some((parent_group, folder)) = create_leftover("4194305-0") else {
             nearpath_testkit::skip!("no unified hierarchy to make groups in")
         };
-        let mut process = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut process = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
         fs::write(folder.join("cgroup.procs"), process.id().to_string()).unwrap();
         sweep_folder(&parent_group);
         let kept = folder.exists();
@@ -241,10 +289,15 @@ mod tests {
 
     #[test]
     fn a_concurrent_sweep_does_not_break_creation() {
-        let (sweeping, ordering) = (std::sync::atomic::AtomicBool::new(true), std::sync::atomic::Ordering::SeqCst);
+        let (sweeping, ordering) = (
+            std::sync::atomic::AtomicBool::new(true),
+            std::sync::atomic::Ordering::SeqCst,
+        );
         let parent_group = own_unified_group();
         let folders = |thread| {
-            parent_group.as_ref().map(|parent_group| parent_group.join(format!("{GROUP_PREFIX}4194306-{thread}")))
+            parent_group
+                .as_ref()
+                .map(|parent_group| parent_group.join(format!("{GROUP_PREFIX}4194306-{thread}")))
         };
         let created: Vec<io::Result<()>> = thread::scope(|scope| {
             let sweeper = scope.spawn(|| {
@@ -259,7 +312,10 @@ mod tests {
                     (0..500).try_for_each(|_| create_group(&folder).map(|()| leave_group(&folder)))
                 })
             });
-            let created = makers.map(|maker| maker.join().unwrap()).into_iter().collect();
+            let created = makers
+                .map(|maker| maker.join().unwrap())
+                .into_iter()
+                .collect();
             sweeping.store(false, ordering);
             sweeper.join().unwrap();
             created
@@ -276,9 +332,11 @@ mod tests {
 
     #[test]
     fn dropping_the_guard_removes_its_group() {
-        let folder = thread::spawn(|| SocketCgroupGuard::enter_current_thread().map(|guard| guard.folder.clone()))
-            .join()
-            .unwrap();
+        let folder = thread::spawn(|| {
+            SocketCgroupGuard::enter_current_thread().map(|guard| guard.folder.clone())
+        })
+        .join()
+        .unwrap();
         match folder {
             Ok(folder) => assert!(!folder.exists()),
             Err(why) => nearpath_testkit::skip!("socket guards are unavailable: {why}"),

@@ -19,7 +19,9 @@ pub(super) struct SockmapNetns {
 
 impl SockmapNetns {
     pub(super) fn create() -> io::Result<Self> {
-        Ok(Self { namespace: namespace::create_netns(|| RtnlSocket::open()?.set_up(LOOPBACK_INDEX))? })
+        Ok(Self {
+            namespace: namespace::create_netns(|| RtnlSocket::open()?.set_up(LOOPBACK_INDEX))?,
+        })
     }
 
     /// Connects a pair of sockets: the endpoint's end, and the node's.

@@ -29,7 +29,10 @@ struct ChannelRoute {
     padding: u32,
 }
 
-#[expect(unsafe_code, reason = "aya's mark for what may be copied to and from maps")]
+#[expect(
+    unsafe_code,
+    reason = "aya's mark for what may be copied to and from maps"
+)]
 mod pod_impls {
     // SAFETY: two u32 without padding; every value is valid.
     unsafe impl aya::Pod for super::ChannelKey {}
@@ -95,8 +98,14 @@ impl SockmapRouter {
             .try_into()
             .map_err(|error| load_error(&error))?;
         program.load().map_err(|error| load_error(&error))?;
-        program.attach(maps.endpoints.fd()).map_err(|error| load_error(&error))?;
-        Ok(Self { netns: SockmapNetns::create()?, maps: Mutex::new(maps), _loaded: loaded })
+        program
+            .attach(maps.endpoints.fd())
+            .map_err(|error| load_error(&error))?;
+        Ok(Self {
+            netns: SockmapNetns::create()?,
+            maps: Mutex::new(maps),
+            _loaded: loaded,
+        })
     }
 
     /// Creates the socket of an endpoint. The caller chooses the number; a reused number is a new
@@ -109,10 +118,19 @@ impl SockmapRouter {
         let (key, mut maps) = (u32::from(endpoint), self.lock_maps());
         // The order keeps a half-added endpoint harmless: without an id it sends nothing, without
         // an audit socket only what is allowed.
-        maps.sender_ids.insert(&endpoint_end, key, 0).map_err(|error| load_error(&error))?;
-        maps.audit_sockets.insert(key, node_end.as_raw_fd(), 0).map_err(|error| load_error(&error))?;
-        maps.endpoints.insert(key, endpoint_end.as_raw_fd(), 0).map_err(|error| load_error(&error))?;
-        Ok(SockmapPair { endpoint: endpoint_end, node: node_end })
+        maps.sender_ids
+            .insert(&endpoint_end, key, 0)
+            .map_err(|error| load_error(&error))?;
+        maps.audit_sockets
+            .insert(key, node_end.as_raw_fd(), 0)
+            .map_err(|error| load_error(&error))?;
+        maps.endpoints
+            .insert(key, endpoint_end.as_raw_fd(), 0)
+            .map_err(|error| load_error(&error))?;
+        Ok(SockmapPair {
+            endpoint: endpoint_end,
+            node: node_end,
+        })
     }
 
     /// Stops delivery from and to an endpoint. Its routes stay until they are revoked.
@@ -127,29 +145,61 @@ impl SockmapRouter {
     /// # Errors
     /// Fails when there are 16384 routes.
     pub fn allow_channel(&self, from: u16, channel: u32, to: u16) -> io::Result<()> {
-        let row = ChannelRoute { record_count: 0, receiver: to.into(), padding: 0 };
+        let row = ChannelRoute {
+            record_count: 0,
+            receiver: to.into(),
+            padding: 0,
+        };
         self.lock_maps()
             .routes
-            .insert(ChannelKey { sender: from.into(), channel }, row, 0)
+            .insert(
+                ChannelKey {
+                    sender: from.into(),
+                    channel,
+                },
+                row,
+                0,
+            )
             .map_err(|error| load_error(&error))
     }
 
     /// Redirects to the node what `from` sends on `channel`.
     pub fn revoke_channel(&self, from: u16, channel: u32) {
         // the route may be absent
-        let _ = self.lock_maps().routes.remove(&ChannelKey { sender: from.into(), channel });
+        let _ = self.lock_maps().routes.remove(&ChannelKey {
+            sender: from.into(),
+            channel,
+        });
     }
 
     /// Returns the number of records that the kernel delivered from an endpoint over a channel.
     pub fn delivered_records(&self, from: u16, channel: u32) -> u64 {
-        self.lock_maps().routes.get(&ChannelKey { sender: from.into(), channel }, 0).map_or(0, |row| row.record_count)
+        self.lock_maps()
+            .routes
+            .get(
+                &ChannelKey {
+                    sender: from.into(),
+                    channel,
+                },
+                0,
+            )
+            .map_or(0, |row| row.record_count)
     }
 
     /// Returns the outcomes of all records.
     pub fn read_counters(&self) -> SockmapCounters {
         let maps = self.lock_maps();
-        let sum = |index| maps.counters.get(&index, 0).map_or(0, |values| values.iter().sum());
-        SockmapCounters { delivered: sum(0), denied: sum(1), absent: sum(2), malformed: sum(3) }
+        let sum = |index| {
+            maps.counters
+                .get(&index, 0)
+                .map_or(0, |values| values.iter().sum())
+        };
+        SockmapCounters {
+            delivered: sum(0),
+            denied: sum(1),
+            absent: sum(2),
+            malformed: sum(3),
+        }
     }
 
     fn lock_maps(&self) -> MutexGuard<'_, SockmapMaps> {
@@ -159,7 +209,9 @@ impl SockmapRouter {
 
 impl fmt::Debug for SockmapRouter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SockmapRouter").field("netns", &self.netns).finish_non_exhaustive()
+        f.debug_struct("SockmapRouter")
+            .field("netns", &self.netns)
+            .finish_non_exhaustive()
     }
 }
 
@@ -177,5 +229,25 @@ impl SockmapMaps {
             routes: take("routes")?.try_into().map_err(map_error)?,
             counters: take("counters")?.try_into().map_err(map_error)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::btf::{assert_layout, layout};
+    use super::*;
+
+    #[test]
+    fn map_entries_are_laid_out_as_in_c() {
+        assert_layout(
+            object::sk_msg(),
+            "channel_key",
+            layout!(ChannelKey: sender, channel),
+        );
+        assert_layout(
+            object::sk_msg(),
+            "channel_route",
+            layout!(ChannelRoute: record_count, receiver, padding),
+        );
     }
 }

@@ -32,7 +32,13 @@ impl CgroupController {
     }
 
     fn parse_names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<CgroupController> {
-        names.filter_map(|name| Self::ALL.into_iter().find(|controller| controller.name() == name)).collect()
+        names
+            .filter_map(|name| {
+                Self::ALL
+                    .into_iter()
+                    .find(|controller| controller.name() == name)
+            })
+            .collect()
     }
 }
 
@@ -107,12 +113,17 @@ pub(super) fn usable_hierarchies(node: &str) -> Vec<CgroupHierarchy> {
         };
         match usable {
             Ok(hierarchy)
-                if hierarchy.controllers.iter().any(|new| found.iter().all(|old| !old.has_controller(*new))) =>
+                if hierarchy
+                    .controllers
+                    .iter()
+                    .any(|new| found.iter().all(|old| !old.has_controller(*new))) =>
             {
                 found.push(hierarchy);
             }
             Ok(_) => {} // a second mount of the same hierarchy
-            Err(error) => tracing::debug!(%error, mount = %mount.mount_point.display(), "no cgroups here"),
+            Err(error) => {
+                tracing::debug!(%error, mount = %mount.mount_point.display(), "no cgroups here")
+            }
         }
     }
     found
@@ -121,13 +132,19 @@ pub(super) fn usable_hierarchies(node: &str) -> Vec<CgroupHierarchy> {
 fn prepare_v1(mount: &CgroupMount, node: &str) -> io::Result<CgroupHierarchy> {
     let folder = mount.mount_point.join("nearpath").join(node);
     fs::create_dir_all(&folder)?;
-    Ok(CgroupHierarchy { version: CgroupVersion::V1, controllers: mount.controllers.clone(), folder })
+    Ok(CgroupHierarchy {
+        version: CgroupVersion::V1,
+        controllers: mount.controllers.clone(),
+        folder,
+    })
 }
 
 /// Tries the root of the hierarchy, then this process's own group: one of both is usually
 /// delegated.
 fn prepare_v2(mount: &CgroupMount, own: &str, node: &str) -> io::Result<CgroupHierarchy> {
-    let own_group = mount.mount_point.join(own_v2_group(own).unwrap_or("").trim_start_matches('/'));
+    let own_group = mount
+        .mount_point
+        .join(own_v2_group(own).unwrap_or("").trim_start_matches('/'));
     prepare_v2_below(&mount.mount_point, node).or_else(|_| prepare_v2_below(&own_group, node))
 }
 
@@ -147,12 +164,19 @@ fn prepare_v2_below(parent: &Path, node: &str) -> io::Result<CgroupHierarchy> {
     fs::create_dir_all(&folder)?;
     for group in [parent, &nearpath, &folder] {
         for controller in &controllers {
-            fs::write(group.join("cgroup.subtree_control"), format!("+{controller}"))?;
+            fs::write(
+                group.join("cgroup.subtree_control"),
+                format!("+{controller}"),
+            )?;
         }
     }
     let mut controllers = controllers;
     controllers.push(CgroupController::CpuAccounting); // every v2 group counts its CPU time
-    Ok(CgroupHierarchy { version: CgroupVersion::V2, controllers, folder })
+    Ok(CgroupHierarchy {
+        version: CgroupVersion::V2,
+        controllers,
+        folder,
+    })
 }
 
 /// Returns the path after `0::` in `/proc/self/cgroup`.
@@ -163,10 +187,18 @@ pub fn own_v2_group(text: &str) -> Option<&str> {
 /// Returns the folder of this process's own group in the unified hierarchy, wherever that is
 /// mounted.
 pub(crate) fn own_unified_group() -> Option<PathBuf> {
-    let (mountinfo, own) =
-        (fs::read_to_string("/proc/self/mountinfo").ok()?, fs::read_to_string("/proc/self/cgroup").ok()?);
-    let unified = parse_mounts(&mountinfo).into_iter().find(|mount| mount.version == CgroupVersion::V2)?;
-    Some(unified.mount_point.join(own_v2_group(&own)?.trim_start_matches('/')))
+    let (mountinfo, own) = (
+        fs::read_to_string("/proc/self/mountinfo").ok()?,
+        fs::read_to_string("/proc/self/cgroup").ok()?,
+    );
+    let unified = parse_mounts(&mountinfo)
+        .into_iter()
+        .find(|mount| mount.version == CgroupVersion::V2)?;
+    Some(
+        unified
+            .mount_point
+            .join(own_v2_group(&own)?.trim_start_matches('/')),
+    )
 }
 
 /// Parses `/proc/PID/mountinfo`; see `man 5 proc_pid_mountinfo`.
@@ -176,7 +208,10 @@ fn parse_mounts(mountinfo: &str) -> Vec<CgroupMount> {
 
 /// Returns the mount points of usable hierarchies.
 pub fn mount_points(mountinfo: &str) -> Vec<PathBuf> {
-    parse_mounts(mountinfo).into_iter().map(|mount| mount.mount_point).collect()
+    parse_mounts(mountinfo)
+        .into_iter()
+        .map(|mount| mount.mount_point)
+        .collect()
 }
 
 fn parse_mount(line: &str) -> Option<CgroupMount> {
@@ -186,11 +221,18 @@ fn parse_mount(line: &str) -> Option<CgroupMount> {
     let options = rest.rsplit(' ').next()?;
     let (version, controllers) = match kind {
         "cgroup2" => (CgroupVersion::V2, Vec::new()),
-        "cgroup" => (CgroupVersion::V1, CgroupController::parse_names(options.split(','))),
+        "cgroup" => (
+            CgroupVersion::V1,
+            CgroupController::parse_names(options.split(',')),
+        ),
         _ => return None,
     };
     let unused = version == CgroupVersion::V1 && controllers.is_empty();
-    (!unused).then(|| CgroupMount { version, mount_point: unescape(point), controllers })
+    (!unused).then(|| CgroupMount {
+        version,
+        mount_point: unescape(point),
+        controllers,
+    })
 }
 
 /// Decodes blanks and backslashes in paths, which the kernel writes as three octal digits: `\040`.
@@ -198,7 +240,9 @@ fn unescape(path: &str) -> PathBuf {
     let mut parts = path.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let code = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        let code = part
+            .get(..3)
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
         plain.push(code.map_or('\\', char::from));
         plain.push_str(if code.is_some() { &part[3..] } else { part });
     }
@@ -222,11 +266,17 @@ mod tests {
     fn a_hybrid_mountinfo_is_parsed() {
         let found = parse_mounts(HYBRID);
         assert_eq!(found.len(), 3);
-        assert_eq!(found[0].controllers, [CgroupController::Cpu, CgroupController::CpuAccounting]);
+        assert_eq!(
+            found[0].controllers,
+            [CgroupController::Cpu, CgroupController::CpuAccounting]
+        );
         assert_eq!(found[1].mount_point, Path::new("/sys/fs/cgroup/a b"));
         assert_eq!(found[2].version, CgroupVersion::V2);
         assert_eq!(unescape("/a\\011\\134040\\"), Path::new("/a\t\\040\\"));
-        assert_eq!(own_v2_group("9:pids:/x\n0::/user.slice/a\n"), Some("/user.slice/a"));
+        assert_eq!(
+            own_v2_group("9:pids:/x\n0::/user.slice/a\n"),
+            Some("/user.slice/a")
+        );
     }
 
     proptest! {

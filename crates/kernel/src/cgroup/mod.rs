@@ -47,34 +47,58 @@ impl NodeCgroups {
     ///
     /// [`NodeCgroups::missing_controllers`] lists what is unavailable.
     pub fn detect(node: &str) -> NodeCgroups {
-        let hierarchies = hierarchy::usable_hierarchies(node).into_iter().map(Arc::new).collect();
+        let hierarchies = hierarchy::usable_hierarchies(node)
+            .into_iter()
+            .map(Arc::new)
+            .collect();
         NodeCgroups { hierarchies }
     }
 
     /// Returns the available controllers and their versions.
-    pub fn available_controllers(&self) -> impl Iterator<Item = (CgroupController, CgroupVersion)> + '_ {
-        self.hierarchies.iter().flat_map(|at| at.controllers.iter().map(|controller| (*controller, at.version)))
+    pub fn available_controllers(
+        &self,
+    ) -> impl Iterator<Item = (CgroupController, CgroupVersion)> + '_ {
+        self.hierarchies.iter().flat_map(|at| {
+            at.controllers
+                .iter()
+                .map(|controller| (*controller, at.version))
+        })
     }
 
     /// Returns the limits that this machine cannot enforce.
     pub fn missing_controllers(&self) -> Vec<CgroupController> {
-        let available: Vec<_> = self.available_controllers().map(|(controller, _)| controller).collect();
-        [CgroupController::Memory, CgroupController::Cpu, CgroupController::Pids]
-            .into_iter()
-            .filter(|c| !available.contains(c))
-            .collect()
+        let available: Vec<_> = self
+            .available_controllers()
+            .map(|(controller, _)| controller)
+            .collect();
+        [
+            CgroupController::Memory,
+            CgroupController::Cpu,
+            CgroupController::Pids,
+        ]
+        .into_iter()
+        .filter(|c| !available.contains(c))
+        .collect()
     }
 
     /// Creates an instance's groups and sets its limits where controllers exist.
     ///
     /// # Errors
     /// Fails when the kernel rejects a folder or limit.
-    pub fn create_instance(&self, instance: InstanceId, limits: &ResourceLimits) -> io::Result<InstanceCgroup> {
-        let mut cgroup = InstanceCgroup { folders: Vec::new() };
+    pub fn create_instance(
+        &self,
+        instance: InstanceId,
+        limits: &ResourceLimits,
+    ) -> io::Result<InstanceCgroup> {
+        let mut cgroup = InstanceCgroup {
+            folders: Vec::new(),
+        };
         for hierarchy in &self.hierarchies {
             let folder = hierarchy.folder.join(instance.to_string());
             match fs::create_dir(&folder) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(with_path(&folder, error)),
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(with_path(&folder, error));
+                }
                 _ => cgroup.folders.push((hierarchy.clone(), folder.clone())),
             }
             limits.write_limits(hierarchy, &folder)?;
@@ -116,7 +140,9 @@ impl InstanceCgroup {
     /// Returns files for [`crate::sandbox::SandboxSpec::cgroup_join_files`]. A process joins by
     /// writing `0` to each.
     pub fn join_files(&self) -> Vec<PathBuf> {
-        let join = |(hierarchy, folder): &(Arc<CgroupHierarchy>, PathBuf)| folder.join(hierarchy.version.join_file());
+        let join = |(hierarchy, folder): &(Arc<CgroupHierarchy>, PathBuf)| {
+            folder.join(hierarchy.version.join_file())
+        };
         self.folders.iter().map(join).collect()
     }
 
@@ -132,7 +158,7 @@ impl InstanceCgroup {
         Ok(usage)
     }
 
-    /// Returns the instance's CPU time since its start; `None` without CPU accounting.
+    /// Returns the instance's CPU time since its start; `NoConnection` without CPU accounting.
     pub fn cpu_time(&self) -> Option<Duration> {
         let counts = |(hierarchy, _): &&(Arc<CgroupHierarchy>, PathBuf)| {
             hierarchy.has_controller(CgroupController::CpuAccounting)
@@ -141,15 +167,22 @@ impl InstanceCgroup {
         limits::read_cpu_time(hierarchy.version, folder).ok()
     }
 
-    /// Moves its threads from one processor to another; `None` stands for `all` of them.
+    /// Moves its threads from one processor to another; `NoConnection` stands for `all` of them.
     ///
     /// Returns the number of moved threads, 0 without a hierarchy. See [`crate::cores`].
     ///
     /// # Errors
     /// Fails when its group is gone.
-    pub fn move_threads(&self, all: &[usize], from: Option<usize>, to: Option<usize>) -> io::Result<usize> {
+    pub fn move_threads(
+        &self,
+        all: &[usize],
+        from: Option<usize>,
+        to: Option<usize>,
+    ) -> io::Result<usize> {
         // Every hierarchy has all threads of the instance, so any will do.
-        let Some((hierarchy, folder)) = self.folders.first() else { return Ok(0) };
+        let Some((hierarchy, folder)) = self.folders.first() else {
+            return Ok(0);
+        };
         crate::cores::move_threads(&folder.join(hierarchy.version.thread_file()), all, from, to)
     }
 
@@ -162,7 +195,9 @@ impl InstanceCgroup {
     }
 
     fn remove_folders(&mut self) -> io::Result<()> {
-        std::mem::take(&mut self.folders).iter().try_for_each(|(_, folder)| removal::remove_group(folder).map(drop))
+        std::mem::take(&mut self.folders)
+            .iter()
+            .try_for_each(|(_, folder)| removal::remove_group(folder).map(drop))
     }
 }
 

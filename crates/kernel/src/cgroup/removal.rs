@@ -34,8 +34,14 @@ pub(super) fn remove_group(folder: &Path) -> io::Result<usize> {
         match fs::remove_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(killed),
             Err(error) if Instant::now() > deadline => return Err(with_path(folder, error)),
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => killed += empty_group(folder)?,
-            other => return other.map(|()| killed).map_err(|error| with_path(folder, error)),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                killed += empty_group(folder)?
+            }
+            other => {
+                return other
+                    .map(|()| killed)
+                    .map_err(|error| with_path(folder, error));
+            }
         }
     }
 }
@@ -60,8 +66,12 @@ fn empty_group(folder: &Path) -> io::Result<usize> {
 /// refers to a later process.
 fn kill_processes(folder: &Path) -> io::Result<Vec<OwnedFd>> {
     let list = fs::read_to_string(folder.join("cgroup.procs"))?;
-    let pids = list.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?));
-    let running: Vec<_> = pids.filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect();
+    let pids = list
+        .lines()
+        .filter_map(|line| Pid::from_raw(line.parse().ok()?));
+    let running: Vec<_> = pids
+        .filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
+        .collect();
     for process in &running {
         let _ = pidfd_send_signal(process, Signal::KILL); // fails when it has already ended
     }
@@ -70,7 +80,10 @@ fn kill_processes(folder: &Path) -> io::Result<Vec<OwnedFd>> {
 
 fn wait_for_exit(processes: &[OwnedFd]) -> io::Result<()> {
     for process in processes {
-        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let second = Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        };
         poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&second))?;
     }
     Ok(())

@@ -36,16 +36,28 @@ impl ThreadCgroup {
     /// # Errors
     /// Fails without a usable CPU controller, or when the kernel rejects the group.
     pub fn create(cgroups: &NodeCgroups) -> io::Result<Self> {
-        let hierarchy = cgroups.hierarchies.iter().find(|hierarchy| hierarchy.has_controller(CgroupController::Cpu));
-        let unavailable =
-            || io::Error::new(io::ErrorKind::Unsupported, "no CPU controller is available to this process (cgroups)");
+        let hierarchy = cgroups
+            .hierarchies
+            .iter()
+            .find(|hierarchy| hierarchy.has_controller(CgroupController::Cpu));
+        let unavailable = || {
+            io::Error::new(
+                io::ErrorKind::Unsupported,
+                "no CPU controller is available to this process (cgroups)",
+            )
+        };
         let hierarchy = hierarchy.ok_or_else(unavailable)?;
         let folder = group_folder(hierarchy).ok_or_else(unavailable)?;
         match fs::create_dir(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(with_path(&folder, error)),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(with_path(&folder, error));
+            }
             _ => {} // a killed process left it behind
         }
-        let group = Self { folder, version: hierarchy.version };
+        let group = Self {
+            folder,
+            version: hierarchy.version,
+        };
         if group.version == CgroupVersion::V2 {
             group.make_threaded()?;
         }
@@ -53,7 +65,10 @@ impl ThreadCgroup {
     }
 
     fn make_threaded(&self) -> io::Result<()> {
-        let (kind, parent) = (self.folder.join("cgroup.type"), self.folder.with_file_name("cgroup.subtree_control"));
+        let (kind, parent) = (
+            self.folder.join("cgroup.type"),
+            self.folder.with_file_name("cgroup.subtree_control"),
+        );
         limits::write_existing(&kind, "threaded").map_err(|error| with_path(&kind, error))?;
         limits::write_existing(&parent, "+cpu").map_err(|error| with_path(&parent, error))
     }
@@ -64,7 +79,8 @@ impl ThreadCgroup {
     /// Fails when the kernel refuses.
     pub fn add_current_thread(&self) -> io::Result<()> {
         let file = self.folder.join(self.version.thread_file());
-        limits::write_existing(&file, &gettid().as_raw_nonzero().to_string()).map_err(|error| with_path(&file, error))
+        limits::write_existing(&file, &gettid().as_raw_nonzero().to_string())
+            .map_err(|error| with_path(&file, error))
     }
 
     /// Limits its threads together to so many thousandths of a core. Throttled threads continue at
@@ -129,7 +145,9 @@ fn remove_when_empty(folder: &Path) -> io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(1);
     loop {
         match fs::remove_dir(folder) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline =>
+            {
                 std::thread::sleep(RETRY_INTERVAL);
             }
             other => return other,
@@ -147,11 +165,19 @@ pub(super) fn sweep_leftover(hierarchy: &CgroupHierarchy) {
 fn group_folder(hierarchy: &CgroupHierarchy) -> Option<PathBuf> {
     let node = hierarchy.folder.file_name()?.to_str()?;
     match hierarchy.version {
-        CgroupVersion::V1 => Some(hierarchy.folder.with_file_name(format!("{node}{GROUP_SUFFIX}"))),
+        CgroupVersion::V1 => Some(
+            hierarchy
+                .folder
+                .with_file_name(format!("{node}{GROUP_SUFFIX}")),
+        ),
         CgroupVersion::V2 => {
             let own = fs::read_to_string("/proc/self/cgroup").ok()?;
             let own_group = own_v2_group(&own)?.trim_start_matches('/').to_owned();
-            Some(mount_point(hierarchy)?.join(own_group).join(format!("nearpath-{node}{GROUP_SUFFIX}")))
+            Some(
+                mount_point(hierarchy)?
+                    .join(own_group)
+                    .join(format!("nearpath-{node}{GROUP_SUFFIX}")),
+            )
         }
     }
 }
@@ -159,7 +185,12 @@ fn group_folder(hierarchy: &CgroupHierarchy) -> Option<PathBuf> {
 /// Returns the topmost folder above the node's that is a cgroup.
 fn mount_point(hierarchy: &CgroupHierarchy) -> Option<PathBuf> {
     let is_group = |folder: &&Path| folder.join("cgroup.controllers").exists();
-    hierarchy.folder.ancestors().take_while(is_group).last().map(Path::to_owned)
+    hierarchy
+        .folder
+        .ancestors()
+        .take_while(is_group)
+        .last()
+        .map(Path::to_owned)
 }
 
 fn has_schedstat() -> bool {
@@ -168,5 +199,11 @@ fn has_schedstat() -> bool {
 
 /// Parses the first number: nanoseconds on a processor (`Documentation/scheduler/sched-stats.rst`).
 fn parse_run_time(schedstat: &str) -> Duration {
-    Duration::from_nanos(schedstat.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0))
+    Duration::from_nanos(
+        schedstat
+            .split(' ')
+            .next()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0),
+    )
 }

@@ -27,7 +27,9 @@ pub(super) fn wait_attached(socket: OwnedFd) -> io::Result<()> {
     socket.read_to_string(&mut answer)?;
     match answer.as_str() {
         ATTACHED => Ok(()),
-        "" => Err(io::Error::other("the node did not attach the forwarder in time")),
+        "" => Err(io::Error::other(
+            "the node did not attach the forwarder in time",
+        )),
         why => Err(io::Error::other(why)),
     }
 }
@@ -37,16 +39,23 @@ pub(super) fn wait_attached(socket: OwnedFd) -> io::Result<()> {
 pub(super) fn attach_when_ready(socket: OwnedFd, spec: &SandboxSpec) {
     let mut socket = UnixStream::from(socket);
     let mut ready = [0];
-    let reported = socket.set_read_timeout(Some(ATTACH_TIMEOUT)).and_then(|()| socket.read_exact(&mut ready));
+    let reported = socket
+        .set_read_timeout(Some(ATTACH_TIMEOUT))
+        .and_then(|()| socket.read_exact(&mut ready));
     if let (Ok(()), Some(network)) = (reported, &spec.network) {
         let attached = attach_forwarder(network, &device_name(spec.instance));
-        let answer = attached.map_or_else(|error| format!("forwarder not attached: {error}"), |()| ATTACHED.to_owned());
+        let answer = attached.map_or_else(
+            |error| format!("forwarder not attached: {error}"),
+            |()| ATTACHED.to_owned(),
+        );
         let _ = socket.write_all(answer.as_bytes()); // the child may have died
     }
 }
 
 fn attach_forwarder(network: &InstanceNetwork, device: &str) -> io::Result<()> {
-    let (Some(forwarder), Some(hub)) = (&network.forwarder, &network.hub) else { return Ok(()) };
+    let (Some(forwarder), Some(hub)) = (&network.forwarder, &network.hub) else {
+        return Ok(());
+    };
     forwarder.attach_device(hub, network.eip, device)
 }
 
@@ -73,8 +82,14 @@ mod tests {
     #[test]
     fn a_child_continues_only_after_the_forwarder_is_attached() {
         child_result(|node| answer_ready_child(node, ATTACHED)).unwrap();
-        assert!(child_result(|node| answer_ready_child(node, "")).unwrap_err().to_string().contains("in time"));
-        let why = child_result(|node| answer_ready_child(node, "forwarder not attached: full")).unwrap_err();
+        assert!(
+            child_result(|node| answer_ready_child(node, ""))
+                .unwrap_err()
+                .to_string()
+                .contains("in time")
+        );
+        let why = child_result(|node| answer_ready_child(node, "forwarder not attached: full"))
+            .unwrap_err();
         assert_eq!(why.to_string(), "forwarder not attached: full");
     }
 
@@ -84,7 +99,10 @@ mod tests {
         use nearpath_types::InstanceId;
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
-        attach_when_ready(ours.into(), &SandboxSpec::new(InstanceId(1), IsolationLevel::Root, "/bin/true".into()));
+        attach_when_ready(
+            ours.into(),
+            &SandboxSpec::new(InstanceId(1), IsolationLevel::Root, "/bin/true".into()),
+        );
     }
 
     #[test]
@@ -98,13 +116,25 @@ mod tests {
             nearpath_testkit::skip!("forwarding is unavailable: {why}");
         }
         let gateway = [10, 62, 0, 1].into();
-        let (hub, forwarder) = (HubNetns::create(gateway).unwrap(), Forwarder::load_program().unwrap());
-        let mut spec = SandboxSpec::new(InstanceId(1), crate::sandbox::IsolationLevel::Root, "/bin/true".into());
+        let (hub, forwarder) = (
+            HubNetns::create(gateway).unwrap(),
+            Forwarder::load_program().unwrap(),
+        );
+        let mut spec = SandboxSpec::new(
+            InstanceId(1),
+            crate::sandbox::IsolationLevel::Root,
+            "/bin/true".into(),
+        );
         let (hub, forwarder) = (Some(Arc::new(hub)), Some(Arc::new(forwarder)));
-        spec.network =
-            Some(InstanceNetwork { forwarder, ..InstanceNetwork::new(Eip([10, 62, 0, 2].into()), gateway, hub) });
+        spec.network = Some(InstanceNetwork {
+            forwarder,
+            ..InstanceNetwork::new(Eip([10, 62, 0, 2].into()), gateway, hub)
+        });
         // without a child there is no pair to attach to
         let why = child_result(move |node| attach_when_ready(node.into(), &spec)).unwrap_err();
-        assert!(why.to_string().starts_with("forwarder not attached: "), "{why}");
+        assert!(
+            why.to_string().starts_with("forwarder not attached: "),
+            "{why}"
+        );
     }
 }

@@ -34,7 +34,10 @@ pub fn instance_init() -> ExitCode {
     match run_zygote() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}: {error}; only nearpath itself may start this", super::INIT_ARGUMENT);
+            eprintln!(
+                "{}: {error}; only nearpath itself may start this",
+                super::INIT_ARGUMENT
+            );
             ExitCode::FAILURE
         }
     }
@@ -51,9 +54,15 @@ fn run_zygote() -> io::Result<()> {
     let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 5)?;
     lockdown::die_with_launcher(socket.as_fd())?;
     let (_, fds) = zygote_protocol::receive_message(socket.as_fd(), &mut [0])?;
-    let filters = fds.into_iter().next().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+    let filters = fds
+        .into_iter()
+        .next()
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
     let filters = SeccompFilters::from_bytes(&zygote_protocol::read_memfd(filters.as_fd())?);
-    let context = ChildContext { socket, filters: filters.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))? };
+    let context = ChildContext {
+        socket,
+        filters: filters.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?,
+    };
     while let Some(request) = zygote_protocol::receive_request(context.socket.as_fd())? {
         match fork_sibling(request.pid_namespace) {
             Ok(ForkResult::Child) => {
@@ -76,7 +85,8 @@ fn start_child(mut request: SpawnRequest, context: &ChildContext) {
     let Ok(pipe) = pipe else { return }; // without the pipe nothing can be reported
     let mut notes = NoteWriter::new(pipe);
     let spec = request.read_spec();
-    let Err(error) = spec.and_then(|spec| become_instance(&spec, &mut request, context, &mut notes));
+    let Err(error) =
+        spec.and_then(|spec| become_instance(&spec, &mut request, context, &mut notes));
     notes.report_failure(&error.to_string());
 }
 
@@ -86,15 +96,24 @@ fn become_instance(
     context: &ChildContext,
     notes: &mut NoteWriter,
 ) -> io::Result<Infallible> {
-    with_step("process", lockdown::die_with_launcher(context.socket.as_fd()))?;
+    with_step(
+        "process",
+        lockdown::die_with_launcher(context.socket.as_fd()),
+    )?;
     with_step("process", rustix::process::setsid())?;
     with_step("cgroup", join_cgroups(spec))?;
     notes.end_phase("cgroup");
     match spec.isolation {
         IsolationLevel::None => with_step("scratch", enter_scratch(spec))?,
-        IsolationLevel::Root | IsolationLevel::UserNamespace => {
-            build_sandbox(spec, [request.hub.take(), request.attach_wait.take(), request.inner_sockets.take()], notes)?
-        }
+        IsolationLevel::Root | IsolationLevel::UserNamespace => build_sandbox(
+            spec,
+            [
+                request.hub.take(),
+                request.attach_wait.take(),
+                request.inner_sockets.take(),
+            ],
+            notes,
+        )?,
     }
     with_step("lockdown", drop_privileges(spec, context))?;
     let exec_image = with_step("lockdown", ExecImage::new(&without_namespaces(spec)))?;
@@ -107,9 +126,16 @@ fn become_instance(
     exec_watchdog(spec, &exec_image, &context.filters)
 }
 
-fn build_sandbox(spec: &SandboxSpec, fds: [Option<OwnedFd>; 3], notes: &mut NoteWriter) -> io::Result<()> {
+fn build_sandbox(
+    spec: &SandboxSpec,
+    fds: [Option<OwnedFd>; 3],
+    notes: &mut NoteWriter,
+) -> io::Result<()> {
     with_step("network", set_up_network(spec, fds))?;
-    with_step("hostname", rustix::system::sethostname(spec.hostname.as_bytes()))?;
+    with_step(
+        "hostname",
+        rustix::system::sethostname(spec.hostname.as_bytes()),
+    )?;
     notes.end_phase("network");
     with_step("root", rootfs::build_rootfs(spec))?;
     with_step("workdir", std::env::set_current_dir(&spec.workdir))?;
@@ -117,7 +143,10 @@ fn build_sandbox(spec: &SandboxSpec, fds: [Option<OwnedFd>; 3], notes: &mut Note
     Ok(())
 }
 
-fn set_up_network(spec: &SandboxSpec, [hub, attach_wait, inner_sockets]: [Option<OwnedFd>; 3]) -> io::Result<()> {
+fn set_up_network(
+    spec: &SandboxSpec,
+    [hub, attach_wait, inner_sockets]: [Option<OwnedFd>; 3],
+) -> io::Result<()> {
     match (&spec.network, hub) {
         (Some(network), Some(hub)) => {
             let mut socket = network::open_rtnl_in(hub)?;
@@ -140,7 +169,8 @@ fn join_cgroups(spec: &SandboxSpec) -> io::Result<()> {
     // best effort; raising the score is never refused
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     spec.cgroup_join_files.iter().try_for_each(|file| {
-        fs::write(file, "0").map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+        fs::write(file, "0")
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
     })
 }
 
@@ -175,11 +205,21 @@ fn drop_privileges(spec: &SandboxSpec, context: &ChildContext) -> io::Result<()>
     lockdown::close_rest_at_exec()
 }
 
-fn exec_watchdog(spec: &SandboxSpec, exec_image: &ExecImage, filters: &SeccompFilters) -> io::Result<Infallible> {
+fn exec_watchdog(
+    spec: &SandboxSpec,
+    exec_image: &ExecImage,
+    filters: &SeccompFilters,
+) -> io::Result<Infallible> {
     lockdown::reset_signals();
-    let inside =
-        if spec.isolation == IsolationLevel::None { &spec.program } else { Path::new(SandboxSpec::WATCHDOG_PATH) };
-    with_step(&format!("exec {}", inside.display()), exec_image.execute(filters))
+    let inside = if spec.isolation == IsolationLevel::None {
+        &spec.program
+    } else {
+        Path::new(SandboxSpec::WATCHDOG_PATH)
+    };
+    with_step(
+        &format!("exec {}", inside.display()),
+        exec_image.execute(filters),
+    )
 }
 
 /// Prefixes an error with the name of its step.

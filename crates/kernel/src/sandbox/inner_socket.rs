@@ -45,20 +45,27 @@ pub type OpenedSocket = (usize, io::Result<OwnedFd>);
 /// # Errors
 /// Fails when nobody receives.
 pub(super) fn open_all(sockets: &[InnerSocket], to: impl AsFd) -> io::Result<()> {
-    if sockets.iter().any(|inner_socket| matches!(inner_socket, InnerSocket::TcpV6(_))) {
+    if sockets
+        .iter()
+        .any(|inner_socket| matches!(inner_socket, InnerSocket::TcpV6(_)))
+    {
         write_sysctls(IPV6_SYSCTLS)?;
     }
     for (index, inner_socket) in sockets.iter().enumerate() {
         let index = (index as u32).to_ne_bytes();
         match open_one(inner_socket) {
             Ok(socket) => send_message(to.as_fd(), &index, &[socket.as_fd()])?,
-            Err(why) => send_message(to.as_fd(), &[&index, why.to_string().as_bytes()].concat(), &[])?,
+            Err(why) => send_message(
+                to.as_fd(),
+                &[&index, why.to_string().as_bytes()].concat(),
+                &[],
+            )?,
         }
     }
     Ok(())
 }
 
-/// Receives the next socket that [`open_all`] sent; `None` after the last. Blocks, unless the
+/// Receives the next socket that [`open_all`] sent; `NoConnection` after the last. Blocks, unless the
 /// socket is non-blocking.
 ///
 /// # Errors
@@ -66,7 +73,9 @@ pub(super) fn open_all(sockets: &[InnerSocket], to: impl AsFd) -> io::Result<()>
 pub fn receive_next(socket: impl AsFd) -> io::Result<Option<OpenedSocket>> {
     let mut text = [0; MAX_ERROR_LEN];
     let (length, fds) = receive_message(socket.as_fd(), &mut text)?;
-    let Some((index, why)) = text[..length].split_first_chunk() else { return Ok(None) };
+    let Some((index, why)) = text[..length].split_first_chunk() else {
+        return Ok(None);
+    };
     let opened = fds.into_iter().next();
     let opened = opened.ok_or_else(|| io::Error::other(String::from_utf8_lossy(why).into_owned()));
     Ok(Some((u32::from_ne_bytes(*index) as usize, opened)))
@@ -80,7 +89,12 @@ fn open_one(inner_socket: &InnerSocket) -> io::Result<OwnedFd> {
             let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None)?;
             sockopt::set_ipv6_v6only(&socket, true)?;
             // a route makes the address local, but no device has it
-            raw_options::set_option(&socket, libc::IPPROTO_IPV6, IPV6_FREEBIND, &1_i32.to_ne_bytes())?;
+            raw_options::set_option(
+                &socket,
+                libc::IPPROTO_IPV6,
+                IPV6_FREEBIND,
+                &1_i32.to_ne_bytes(),
+            )?;
             bind(&socket, &at)?;
             listen(&socket, MAX_BACKLOG)?;
             Ok(socket)
@@ -120,23 +134,39 @@ mod tests {
     #[test]
     fn opened_sockets_receive_traffic_and_failures_are_reported() {
         nearpath_testkit::need_root!();
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
         let address: Ipv6Addr = "2001:db8::7".parse().unwrap();
         let names = SocketAddrV4::new([127, 0, 0, 53].into(), 53);
-        let sockets = [InnerSocket::tcp(address, 443), InnerSocket::UdpV4(names), InnerSocket::tcp(address, 443)];
+        let sockets = [
+            InnerSocket::tcp(address, 443),
+            InnerSocket::UdpV4(names),
+            InnerSocket::tcp(address, 443),
+        ];
         let inside = namespace::create_netns(|| {
-            write_sysctls(&[("ipv6/conf/all/disable_ipv6", "1"), ("ipv6/conf/default/disable_ipv6", "1")])?;
+            write_sysctls(&[
+                ("ipv6/conf/all/disable_ipv6", "1"),
+                ("ipv6/conf/default/disable_ipv6", "1"),
+            ])?;
             set_up_loopback()?;
             open_all(&sockets, theirs)
         });
         let inside = inside.unwrap();
-        let opened: Vec<OpenedSocket> = std::iter::from_fn(|| receive_next(&ours).unwrap()).collect();
+        let opened: Vec<OpenedSocket> =
+            std::iter::from_fn(|| receive_next(&ours).unwrap()).collect();
         let mut opened = opened.into_iter();
         let [connections, datagrams, twice] = std::array::from_fn(|_| opened.next().unwrap());
         assert_eq!((connections.0, datagrams.0, twice.0), (0, 1, 2));
         assert!(twice.1.unwrap_err().to_string().contains("in use"));
-        let (listener, socket) = (TcpListener::from(connections.1.unwrap()), UdpSocket::from(datagrams.1.unwrap()));
+        let (listener, socket) = (
+            TcpListener::from(connections.1.unwrap()),
+            UdpSocket::from(datagrams.1.unwrap()),
+        );
         let said = namespace::run_in_netns(inside, || {
             let mut client = TcpStream::connect((address, 443))?;
             let asks = UdpSocket::bind("127.0.0.1:0")?;

@@ -84,10 +84,20 @@ impl InstanceLauncher {
         path: &Path,
         arguments: impl IntoIterator<Item = A>,
     ) -> io::Result<InstanceLauncher> {
-        let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
-        let program = ZygoteProgram { path: path.to_owned(), arguments };
-        let filters =
-            zygote_protocol::create_memfd("seccomp", &SeccompFilters::compile().map_err(io::Error::other)?.to_bytes())?;
+        let arguments = arguments
+            .into_iter()
+            .map(|argument| argument.as_ref().to_owned())
+            .collect();
+        let program = ZygoteProgram {
+            path: path.to_owned(),
+            arguments,
+        };
+        let filters = zygote_protocol::create_memfd(
+            "seccomp",
+            &SeccompFilters::compile()
+                .map_err(io::Error::other)?
+                .to_bytes(),
+        )?;
         let (jobs, work) = mpsc::channel();
         let (start_sender, start_result) = mpsc::sync_channel(1);
         let run = move || match LauncherThread::new(program, filters) {
@@ -99,7 +109,10 @@ impl InstanceLauncher {
         };
         let thread = thread::Builder::new().name("launcher".into()).spawn(run)?;
         start_result.recv().map_err(|_| launcher_ended())??;
-        Ok(InstanceLauncher { jobs: Some(jobs), thread: Some(thread) })
+        Ok(InstanceLauncher {
+            jobs: Some(jobs),
+            thread: Some(thread),
+        })
     }
 
     /// Launches an instance and returns once its process exists, long before it is ready. With a
@@ -114,7 +127,11 @@ impl InstanceLauncher {
     pub fn launch_instance(&self, spec: &SandboxSpec) -> io::Result<LaunchedInstance> {
         let (reply, launched) = mpsc::sync_channel(1);
         let jobs = self.jobs.as_ref().ok_or_else(launcher_ended)?;
-        jobs.send(LaunchJob { spec: spec.clone(), reply }).map_err(|_| launcher_ended())?;
+        jobs.send(LaunchJob {
+            spec: spec.clone(),
+            reply,
+        })
+        .map_err(|_| launcher_ended())?;
         let (launched, attach_socket) = launched.recv().map_err(|_| launcher_ended())??;
         if let Some(attach_socket) = attach_socket {
             attach_wait::attach_when_ready(attach_socket, spec);
@@ -153,7 +170,12 @@ struct LauncherThread {
 impl LauncherThread {
     fn new(program: ZygoteProgram, filters: OwnedFd) -> io::Result<Self> {
         let zygote = Zygote::start(&program, &filters)?;
-        Ok(Self { program, filters, zygote, limiter: StartLimiter::default() })
+        Ok(Self {
+            program,
+            filters,
+            zygote,
+            limiter: StartLimiter::default(),
+        })
     }
 
     fn run(mut self, work: &mpsc::Receiver<LaunchJob>) {
@@ -163,16 +185,32 @@ impl LauncherThread {
         }
     }
 
-    fn launch_limited(&mut self, spec: &SandboxSpec) -> io::Result<(LaunchedInstance, AttachSocket)> {
+    fn launch_limited(
+        &mut self,
+        spec: &SandboxSpec,
+    ) -> io::Result<(LaunchedInstance, AttachSocket)> {
         let networked = spec.isolation != IsolationLevel::None && spec.network.is_some();
-        if networked && spec.network.as_ref().is_some_and(|network| network.hub.is_none()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the spec has a network but no hub"));
+        if networked
+            && spec
+                .network
+                .as_ref()
+                .is_some_and(|network| network.hub.is_none())
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the spec has a network but no hub",
+            ));
         }
         self.limiter.wait_for_slot()?;
         match self.request_child(spec) {
             // The zygote was killed, by a user or for lack of memory. It has no state, so a new one
             // replaces it.
-            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                ) =>
+            {
                 self.zygote = Zygote::start(&self.program, &self.filters)?;
                 self.request_child(spec)
             }
@@ -180,14 +218,27 @@ impl LauncherThread {
         }
     }
 
-    fn request_child(&mut self, spec: &SandboxSpec) -> io::Result<(LaunchedInstance, AttachSocket)> {
+    fn request_child(
+        &mut self,
+        spec: &SandboxSpec,
+    ) -> io::Result<(LaunchedInstance, AttachSocket)> {
         let (stdout, stdout_end) = pipe_with(PipeFlags::CLOEXEC)?;
         let (stderr, stderr_end) = pipe_with(PipeFlags::CLOEXEC)?;
         let (notes, notes_end) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (identity_end, identity) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let (identity_end, identity) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         let (start_end, started) = pipe_with(PipeFlags::CLOEXEC)?;
-        let streams =
-            ChildPipes { stdout: stdout_end, stderr: stderr_end, notes: notes_end, identity: identity_end, started };
+        let streams = ChildPipes {
+            stdout: stdout_end,
+            stderr: stderr_end,
+            notes: notes_end,
+            identity: identity_end,
+            started,
+        };
         let (attach_socket, attach_end) = attach_sockets(spec)?.unzip();
         let (listener, listener_end) = handover_sockets(spec.intercept_connects)?.unzip();
         let (inner_sockets, inner_end) = handover_sockets(has_inner_sockets(spec))?.unzip();
@@ -200,29 +251,57 @@ impl LauncherThread {
         drop((streams, attach_end, listener_end, inner_end));
         let (pid, pidfd) = zygote_protocol::receive_reply(self.zygote.socket.as_fd())?;
         self.limiter.starting.push_back(start_end);
-        Ok((LaunchedInstance { pid, pidfd, stdout, stderr, notes, identity, listener, inner_sockets }, attach_socket))
+        Ok((
+            LaunchedInstance {
+                pid,
+                pidfd,
+                stdout,
+                stderr,
+                notes,
+                identity,
+                listener,
+                inner_sockets,
+            },
+            attach_socket,
+        ))
     }
 }
 
 /// Creates a socket pair for the attach wait, if the spec has a forwarder.
 fn attach_sockets(spec: &SandboxSpec) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
-    let wanted = spec.network.as_ref().is_some_and(|network| network.forwarder.is_some());
+    let wanted = spec
+        .network
+        .as_ref()
+        .is_some_and(|network| network.forwarder.is_some());
     match wanted && spec.isolation != IsolationLevel::None {
-        true => Ok(Some(socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)),
+        true => Ok(Some(socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?)),
         false => Ok(None),
     }
 }
 
 /// Returns whether the node has sockets inside.
 fn has_inner_sockets(spec: &SandboxSpec) -> bool {
-    let wanted = spec.network.as_ref().is_some_and(|network| !network.inner_sockets.is_empty());
+    let wanted = spec
+        .network
+        .as_ref()
+        .is_some_and(|network| !network.inner_sockets.is_empty());
     wanted && spec.isolation != IsolationLevel::None
 }
 
 /// Creates a socket pair over which the child sends descriptors.
 fn handover_sockets(wanted: bool) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
     match wanted {
-        true => Ok(Some(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)),
+        true => Ok(Some(socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?)),
         false => Ok(None),
     }
 }
@@ -235,10 +314,20 @@ struct Zygote {
 
 impl Zygote {
     fn start(program: &ZygoteProgram, filters: &OwnedFd) -> io::Result<Self> {
-        let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (socket, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         zygote_protocol::send_message(socket.as_fd(), b"f", &[filters.as_fd()])?;
         let mut command = Command::new(&program.path);
-        command.args(&program.arguments).env_clear().current_dir("/").stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        command
+            .args(&program.arguments)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null());
         let process = command.spawn()?;
         Ok(Self { socket, process })
     }
@@ -265,9 +354,18 @@ impl StartLimiter {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         while self.starting.len() >= cores {
             // Hang-up is always reported: the child closes its end at exec, or when it dies.
-            let mut ends: Vec<_> =
-                self.starting.iter().map(|start_end| PollFd::new(start_end, PollFlags::empty())).collect();
-            let ready = poll(&mut ends, Some(&Timespec { tv_sec: 1, tv_nsec: 0 }))?;
+            let mut ends: Vec<_> = self
+                .starting
+                .iter()
+                .map(|start_end| PollFd::new(start_end, PollFlags::empty()))
+                .collect();
+            let ready = poll(
+                &mut ends,
+                Some(&Timespec {
+                    tv_sec: 1,
+                    tv_nsec: 0,
+                }),
+            )?;
             let closed: Vec<_> = ends.iter().map(|end| !end.revents().is_empty()).collect();
             let mut closed = closed.into_iter();
             self.starting.retain(|_| !closed.next().unwrap_or(false));

@@ -1,6 +1,9 @@
 //! Dropping privileges, in an order in which each step still has what it needs, and becoming the
 //! watchdog.
-#![expect(unsafe_code, reason = "execve, dup2 and signal masks have no safe interface")]
+#![expect(
+    unsafe_code,
+    reason = "execve, dup2 and signal masks have no safe interface"
+)]
 
 use std::convert::Infallible;
 use std::ffi::CString;
@@ -27,7 +30,11 @@ pub(super) fn drop_capabilities(spec: &SandboxSpec) -> io::Result<()> {
         change_user(spec)?;
     }
     let empty = CapabilitySet::empty();
-    let sets = CapabilitySets { effective: empty, permitted: empty, inheritable: empty };
+    let sets = CapabilitySets {
+        effective: empty,
+        permitted: empty,
+        inheritable: empty,
+    };
     rustix::thread::set_capabilities(None, sets)?;
     Ok(rustix::thread::set_no_new_privs(true)?)
 }
@@ -49,7 +56,7 @@ fn change_user(spec: &SandboxSpec) -> io::Result<()> {
     Ok(rustix::thread::set_thread_res_uid(uid, uid, uid)?)
 }
 
-/// Empties the bounding set. Without privilege (`IsolationLevel::None`) the kernel refuses, and
+/// Empties the bounding set. Without privilege (`IsolationLevel::NoConnection`) the kernel refuses, and
 /// `no_new_privs` has the same effect.
 fn drop_bounding_set() -> io::Result<()> {
     for number in 0..=MAX_CAPABILITY {
@@ -65,9 +72,14 @@ fn drop_bounding_set() -> io::Result<()> {
 
 /// Sets limits that hold without cgroups.
 pub(super) fn set_limits(spec: &SandboxSpec) -> io::Result<()> {
-    let fixed_limit = |n| Rlimit { current: Some(n), maximum: Some(n) };
+    let fixed_limit = |n| Rlimit {
+        current: Some(n),
+        maximum: Some(n),
+    };
     setrlimit(Resource::Core, fixed_limit(0))?; // a core file could contain secrets
-    let allowed = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let allowed = rustix::process::getrlimit(Resource::Nofile)
+        .maximum
+        .unwrap_or(u64::MAX);
     setrlimit(Resource::Nofile, fixed_limit(spec.open_files.min(allowed)))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     Ok(())
@@ -86,7 +98,11 @@ pub(super) fn die_with_launcher(alive: BorrowedFd<'_>) -> io::Result<()> {
 /// A PID namespace ends with the watchdog, so it is killed. Without one the tenant's processes
 /// would survive, so the watchdog is asked to end them first.
 pub(super) fn end_with_launcher(spec: &SandboxSpec, alive: BorrowedFd<'_>) -> io::Result<()> {
-    let signal = if spec.isolation == IsolationLevel::None { Signal::TERM } else { Signal::KILL };
+    let signal = if spec.isolation == IsolationLevel::None {
+        Signal::TERM
+    } else {
+        Signal::KILL
+    };
     signal_at_end_of_launcher(signal, alive)
 }
 
@@ -94,9 +110,18 @@ fn signal_at_end_of_launcher(signal: Signal, alive: BorrowedFd<'_>) -> io::Resul
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     rustix::process::set_parent_process_death_signal(Some(signal))?;
     let mut ends = [PollFd::from_borrowed_fd(alive, PollFlags::empty())];
-    match poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? {
+    match poll(
+        &mut ends,
+        Some(&Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        }),
+    )? {
         0 => Ok(()),
-        _ => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the node has ended")),
+        _ => Err(io::Error::new(
+            io::ErrorKind::BrokenPipe,
+            "the node has ended",
+        )),
     }
 }
 
@@ -110,20 +135,29 @@ pub(super) struct ExecImage {
 impl ExecImage {
     pub(super) fn new(spec: &SandboxSpec) -> io::Result<Self> {
         let text = |bytes: Vec<u8>| {
-            CString::new(bytes).map_err(|_| invalid_input("an argument or environment variable contains a NUL byte"))
+            CString::new(bytes).map_err(|_| {
+                invalid_input("an argument or environment variable contains a NUL byte")
+            })
         };
         let path = match spec.isolation {
             IsolationLevel::None => spec.program.as_os_str().as_bytes().to_vec(),
             _ => SandboxSpec::WATCHDOG_PATH.into(),
         };
-        let arguments = spec.arguments.iter().map(|argument| text(argument.clone().into_bytes()));
+        let arguments = spec
+            .arguments
+            .iter()
+            .map(|argument| text(argument.clone().into_bytes()));
         let mut variables = spec.environment.clone();
         variables.insert(NOTES_FD_VARIABLE.into(), NOTES_FD.to_string());
         variables.insert(IDENTITY_FD_VARIABLE.into(), IDENTITY_FD.to_string());
-        let environment = variables.iter().map(|(name, value)| text(format!("{name}={value}").into_bytes()));
+        let environment = variables
+            .iter()
+            .map(|(name, value)| text(format!("{name}={value}").into_bytes()));
         Ok(Self {
             path: text(path.clone())?,
-            arguments: std::iter::once(text(path)).chain(arguments).collect::<io::Result<_>>()?,
+            arguments: std::iter::once(text(path))
+                .chain(arguments)
+                .collect::<io::Result<_>>()?,
             environment: environment.collect::<io::Result<_>>()?,
         })
     }
@@ -131,7 +165,11 @@ impl ExecImage {
     /// Applies the seccomp filters and executes the program; returns only on failure.
     pub(super) fn execute(&self, filters: &SeccompFilters) -> io::Result<Infallible> {
         let pointers = |texts: &[CString]| -> Vec<_> {
-            texts.iter().map(|text| text.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
+            texts
+                .iter()
+                .map(|text| text.as_ptr())
+                .chain(std::iter::once(std::ptr::null()))
+                .collect()
         };
         let (argv, envp) = (pointers(&self.arguments), pointers(&self.environment));
         filters.apply_to_thread()?;
@@ -155,7 +193,10 @@ pub(super) fn reset_signals() {
 
 /// Occupies the descriptors of notes and identity, so that nothing else opened gets them.
 pub(super) fn reserve_descriptors() -> io::Result<()> {
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let null = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
     for kept in [NOTES_FD, IDENTITY_FD] {
         if null.as_raw_fd() != kept {
             duplicate_onto(null.as_raw_fd(), kept)?;
@@ -184,7 +225,14 @@ pub(super) fn arrange_descriptors(streams: &ChildPipes<OwnedFd>) -> io::Result<O
 pub(super) fn close_rest_at_exec() -> io::Result<()> {
     let flags = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
     // SAFETY: close_range takes no memory; marking descriptors takes none from its owner.
-    match unsafe { libc::syscall(libc::SYS_close_range, IDENTITY_FD + 1, libc::c_uint::MAX, flags) } {
+    match unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            IDENTITY_FD + 1,
+            libc::c_uint::MAX,
+            flags,
+        )
+    } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -192,7 +240,11 @@ pub(super) fn close_rest_at_exec() -> io::Result<()> {
 
 fn duplicate_onto(from: RawFd, to: RawFd) -> io::Result<()> {
     // SAFETY: dup2 takes no memory; `to` is a standard stream, NOTES_FD or IDENTITY_FD, which no value in this process owns.
-    if unsafe { libc::dup2(from, to) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if unsafe { libc::dup2(from, to) } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 fn invalid_input(why: &str) -> io::Error {

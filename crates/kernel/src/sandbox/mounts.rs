@@ -29,18 +29,28 @@ pub(super) enum MountAccess {
 
 impl MountTree {
     /// Copies `source` and everything mounted below it.
-    pub(super) fn open_clone(source: &Path, target: &Path, access: MountAccess) -> io::Result<MountTree> {
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    pub(super) fn open_clone(
+        source: &Path,
+        target: &Path,
+        access: MountAccess,
+    ) -> io::Result<MountTree> {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_RECURSIVE;
         let open = || -> io::Result<MountTree> {
             let folder = fs::metadata(source)?.is_dir();
             let fd = open_tree(CWD, source, flags)?;
             restrict_tree(&fd, access)?;
-            Ok(MountTree { fd, is_dir: folder, target: relative_target(target)? })
+            Ok(MountTree {
+                fd,
+                is_dir: folder,
+                target: relative_target(target)?,
+            })
         };
         open().map_err(with_path(source))
     }
 
-    /// Does the same, but returns `None` when the host has no such file.
+    /// Does the same, but returns `NoConnection` when the host has no such file.
     pub(super) fn open_if_exists(source: &Path, target: &Path) -> io::Result<Option<MountTree>> {
         match MountTree::open_clone(source, target, MountAccess::ReadOnly) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -55,10 +65,19 @@ impl MountTree {
                 true => fs::create_dir_all(&self.target)?,
                 false => {
                     fs::create_dir_all(self.target.parent().unwrap_or(Path::new(".")))?;
-                    fs::OpenOptions::new().create(true).append(true).open(&self.target)?;
+                    fs::OpenOptions::new()
+                        .create(true)
+                        .append(true)
+                        .open(&self.target)?;
                 }
             }
-            Ok(move_mount(&self.fd, c"", CWD, &self.target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+            Ok(move_mount(
+                &self.fd,
+                c"",
+                CWD,
+                &self.target,
+                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+            )?)
         };
         attach().map_err(with_path(&self.target))
     }
@@ -68,11 +87,18 @@ impl MountTree {
 /// remove them.
 fn restrict_tree(tree: impl AsFd, access: MountAccess) -> io::Result<()> {
     let attr_set = match access {
-        MountAccess::ReadOnly => libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
+        MountAccess::ReadOnly => {
+            libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV
+        }
         MountAccess::ReadWrite => libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
         MountAccess::Device => libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC,
     };
-    mount_setattr(tree.as_fd().as_raw_fd(), libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, c"", attr_set)
+    mount_setattr(
+        tree.as_fd().as_raw_fd(),
+        libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+        c"",
+        attr_set,
+    )
 }
 
 /// Makes the root mount read-only, and none below it.
@@ -82,7 +108,12 @@ pub(super) fn seal_root() -> io::Result<()> {
 
 /// Wraps `mount_setattr(2)`, which neither rustix nor every C library has.
 fn mount_setattr(folder: i32, flags: i32, path: &std::ffi::CStr, attr_set: u64) -> io::Result<()> {
-    let attributes = libc::mount_attr { attr_set, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let attributes = libc::mount_attr {
+        attr_set,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
     // SAFETY: path is NUL-terminated and attributes is a mount_attr of the given size; both outlive the call.
     let result = unsafe {
         libc::syscall(
@@ -94,23 +125,34 @@ fn mount_setattr(folder: i32, flags: i32, path: &std::ffi::CStr, attr_set: u64) 
             size_of::<libc::mount_attr>(),
         )
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Mounts a file system in memory of `size` bytes on an existing folder.
 pub(super) fn mount_tmpfs(target: &Path, mode: u32, size: u64) -> io::Result<()> {
     let options = CString::new(format!("mode={mode:o},size={size}")).expect("digits hold no NUL");
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount(c"nearpath", target, c"tmpfs", flags, options.as_c_str()).map_err(|error| with_path(target)(error.into()))
+    mount(c"nearpath", target, c"tmpfs", flags, options.as_c_str())
+        .map_err(|error| with_path(target)(error.into()))
 }
 
 /// Converts a path inside an instance to one below the root that is being built.
 pub(super) fn relative_target(path: &Path) -> io::Result<PathBuf> {
     use std::path::Component::{Normal, RootDir};
-    let normalized = path.is_absolute() && path.components().all(|part| matches!(part, RootDir | Normal(_)));
+    let normalized = path.is_absolute()
+        && path
+            .components()
+            .all(|part| matches!(part, RootDir | Normal(_)));
     match path.strip_prefix("/") {
         Ok(relative) if normalized => Ok(relative.to_owned()),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is not absolute or contains `..`")),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the path is not absolute or contains `..`",
+        )),
     }
 }
 
@@ -125,7 +167,10 @@ mod tests {
 
     #[test]
     fn a_target_cannot_leave_the_root() {
-        assert_eq!(relative_target(Path::new("/home/app")).unwrap(), Path::new("home/app"));
+        assert_eq!(
+            relative_target(Path::new("/home/app")).unwrap(),
+            Path::new("home/app")
+        );
         for bad in ["home/app", "/home/../etc", "../x", ""] {
             assert!(relative_target(Path::new(bad)).is_err(), "{bad}");
         }

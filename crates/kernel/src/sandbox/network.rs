@@ -1,5 +1,8 @@
 //! The network of an instance: a namespace with `lo` and `eth0`, whose other end is in the hub.
-#![expect(unsafe_code, reason = "unshare can break assumptions about shared descriptors")]
+#![expect(
+    unsafe_code,
+    reason = "unshare can break assumptions about shared descriptors"
+)]
 
 use std::fs::File;
 use std::io;
@@ -66,7 +69,12 @@ pub(super) fn build_network(
     let device = hub.device_index(&near)?;
     let (eip, gateway) = (network.eip.0, network.gateway);
     if !has_forwarder {
-        hub.add_route(&Ipv4Route { destination: Some((eip, 32)), next_hop: None, device, source: Some(gateway) })?;
+        hub.add_route(&Ipv4Route {
+            destination: Some((eip, 32)),
+            next_hop: None,
+            device,
+            source: Some(gateway),
+        })?;
     }
     let mut inside = set_up_loopback()?;
     inside.add_address(ETH0_INDEX, eip)?;
@@ -77,16 +85,19 @@ pub(super) fn build_network(
         device: ETH0_INDEX,
         source: Some(eip),
     })?;
-    let via_gateway =
-        |to| Ipv4Route { destination: to, next_hop: Some(gateway), device: ETH0_INDEX, source: Some(eip) };
+    let via_gateway = |to| Ipv4Route {
+        destination: to,
+        next_hop: Some(gateway),
+        device: ETH0_INDEX,
+        source: Some(eip),
+    };
     match has_forwarder {
         true => inside.add_route(&via_gateway(None)), // the forwarder refuses everything not allowed
         // The hub would drop such packets silently. Without a route the instance's own kernel
         // reports the error at once.
-        false => network
-            .destinations
-            .iter()
-            .try_for_each(|one| inside.add_route(&via_gateway(Some((one.address, one.prefix_len))))),
+        false => network.destinations.iter().try_for_each(|one| {
+            inside.add_route(&via_gateway(Some((one.address, one.prefix_len))))
+        }),
     }
 }
 

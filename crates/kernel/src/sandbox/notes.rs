@@ -33,7 +33,7 @@ pub enum StartNote {
 }
 
 impl StartNote {
-    /// Parses a line; `None` for an unknown one, which is ignored.
+    /// Parses a line; `NoConnection` for an unknown one, which is ignored.
     pub fn parse_line(line: &str) -> Option<StartNote> {
         let line = line.trim_end_matches(['\r', '\n']);
         match line.split_once(' ') {
@@ -41,7 +41,10 @@ impl StartNote {
             Some(("failed", text)) => Some(StartNote::Failed(text.to_owned())),
             Some(("phase", rest)) => {
                 let (name, nanos) = rest.split_once(' ')?;
-                Some(StartNote::Phase { name: name.to_owned(), took: Duration::from_nanos(nanos.parse().ok()?) })
+                Some(StartNote::Phase {
+                    name: name.to_owned(),
+                    took: Duration::from_nanos(nanos.parse().ok()?),
+                })
             }
             _ => None,
         }
@@ -56,7 +59,10 @@ pub(super) struct NoteWriter {
 
 impl NoteWriter {
     pub(super) fn new(pipe: OwnedFd) -> Self {
-        Self { pipe: pipe.into(), phase_start: Instant::now() }
+        Self {
+            pipe: pipe.into(),
+            phase_start: Instant::now(),
+        }
     }
 
     /// Reports the end of a phase and begins the next one.
@@ -83,9 +89,18 @@ mod tests {
     #[test]
     fn known_lines_are_parsed_and_others_ignored() {
         let took = Duration::from_nanos(1_500);
-        assert_eq!(StartNote::parse_line("phase root 1500\n"), Some(StartNote::Phase { name: "root".into(), took }));
+        assert_eq!(
+            StartNote::parse_line("phase root 1500\n"),
+            Some(StartNote::Phase {
+                name: "root".into(),
+                took
+            })
+        );
         assert_eq!(StartNote::parse_line("ready"), Some(StartNote::Ready));
-        assert_eq!(StartNote::parse_line("failed root: no /usr"), Some(StartNote::Failed("root: no /usr".into())));
+        assert_eq!(
+            StartNote::parse_line("failed root: no /usr"),
+            Some(StartNote::Failed("root: no /usr".into()))
+        );
         for unknown in ["", "readyish", "phase root", "phase root x", "hello world"] {
             assert_eq!(StartNote::parse_line(unknown), None, "{unknown}");
         }

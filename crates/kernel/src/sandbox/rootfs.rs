@@ -9,7 +9,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
+};
 
 use super::etc_files;
 use super::mounts::{self, MountAccess, MountTree, relative_target, with_path};
@@ -26,7 +28,10 @@ const USR_MERGED_DIRS: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx
 /// Builds the root and enters it. The mount namespace must be the caller's own.
 pub(super) fn build_rootfs(spec: &SandboxSpec) -> io::Result<()> {
     // Otherwise mounts made here would appear on the host.
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )?;
     let trees = open_trees(spec)?;
     let links = usr_links()?;
     mounts::mount_tmpfs(Path::new(STAGING_DIR), 0o755, spec.root_bytes)?;
@@ -41,7 +46,11 @@ pub(super) fn build_rootfs(spec: &SandboxSpec) -> io::Result<()> {
     mount_secrets(spec)?;
     set_ownership(spec)?;
     pivot_into()?;
-    if spec.read_only_root { mounts::seal_root() } else { Ok(()) }
+    if spec.read_only_root {
+        mounts::seal_root()
+    } else {
+        Ok(())
+    }
 }
 
 /// Returns the uid and gid of the instance in its own user namespace.
@@ -53,9 +62,20 @@ pub(super) fn instance_user(spec: &SandboxSpec) -> (u32, u32) {
 }
 
 fn open_trees(spec: &SandboxSpec) -> io::Result<Vec<MountTree>> {
-    let mut trees = vec![MountTree::open_clone(Path::new("/usr"), Path::new("/usr"), MountAccess::ReadOnly)?];
-    let folders = USR_MERGED_DIRS.iter().map(|name| Path::new("/").join(name)).filter(|path| !path.is_symlink());
-    let optional = ["/opt"].iter().chain(etc_files::HOST_FILES).map(PathBuf::from).chain(folders);
+    let mut trees = vec![MountTree::open_clone(
+        Path::new("/usr"),
+        Path::new("/usr"),
+        MountAccess::ReadOnly,
+    )?];
+    let folders = USR_MERGED_DIRS
+        .iter()
+        .map(|name| Path::new("/").join(name))
+        .filter(|path| !path.is_symlink());
+    let optional = ["/opt"]
+        .iter()
+        .chain(etc_files::HOST_FILES)
+        .map(PathBuf::from)
+        .chain(folders);
     for path in optional {
         trees.extend(MountTree::open_if_exists(&path, &path)?);
     }
@@ -64,17 +84,29 @@ fn open_trees(spec: &SandboxSpec) -> io::Result<Vec<MountTree>> {
         trees.push(MountTree::open_clone(&path, &path, MountAccess::Device)?);
     }
     for bind in &spec.binds {
-        let access = if bind.writable { MountAccess::ReadWrite } else { MountAccess::ReadOnly };
+        let access = if bind.writable {
+            MountAccess::ReadWrite
+        } else {
+            MountAccess::ReadOnly
+        };
         trees.push(MountTree::open_clone(&bind.source, &bind.target, access)?);
     }
-    trees.push(MountTree::open_clone(&spec.program, Path::new(SandboxSpec::WATCHDOG_PATH), MountAccess::ReadOnly)?);
+    trees.push(MountTree::open_clone(
+        &spec.program,
+        Path::new(SandboxSpec::WATCHDOG_PATH),
+        MountAccess::ReadOnly,
+    )?);
     Ok(trees)
 }
 
 /// Reads the host's own links, like `/bin -> usr/bin`.
 fn usr_links() -> io::Result<Vec<(&'static str, PathBuf)>> {
-    let linked = USR_MERGED_DIRS.iter().filter(|name| Path::new("/").join(name).is_symlink());
-    linked.map(|name| Ok((*name, fs::read_link(Path::new("/").join(name))?))).collect()
+    let linked = USR_MERGED_DIRS
+        .iter()
+        .filter(|name| Path::new("/").join(name).is_symlink());
+    linked
+        .map(|name| Ok((*name, fs::read_link(Path::new("/").join(name))?)))
+        .collect()
 }
 
 /// Creates the instance's own folders and files below the working directory.
@@ -85,7 +117,8 @@ fn create_own_files(spec: &SandboxSpec) -> io::Result<()> {
     let (uid, gid) = instance_user(spec);
     etc_files::write_files(spec, uid, gid)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
-    mount(c"proc", "proc", c"proc", flags, None).map_err(|error| with_path(Path::new("/proc"))(error.into()))?;
+    mount(c"proc", "proc", c"proc", flags, None)
+        .map_err(|error| with_path(Path::new("/proc"))(error.into()))?;
     mounts::mount_tmpfs(Path::new("tmp"), 0o1777, spec.tmp_bytes)?;
     mounts::mount_tmpfs(Path::new("dev/shm"), 0o1777, SHARED_MEMORY_BYTES)?;
     symlink("/proc/self/fd", "dev/fd")?;
@@ -120,7 +153,11 @@ pub(super) fn write_secrets(spec: &SandboxSpec, folder: &Path) -> io::Result<()>
             ));
         }
         let path = folder.join(name);
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(&path)?;
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o400)
+            .open(&path)?;
         file.write_all(content).map_err(with_path(&path))?;
         if spec.isolation == IsolationLevel::Root {
             chown(&path, Some(uid), Some(gid))?;
@@ -133,8 +170,14 @@ pub(super) fn write_secrets(spec: &SandboxSpec, folder: &Path) -> io::Result<()>
 fn set_ownership(spec: &SandboxSpec) -> io::Result<()> {
     let (uid, gid) = instance_user(spec);
     fs::set_permissions("var/tmp", fs::Permissions::from_mode(0o1777))?;
-    let owned = if spec.read_only_root { &["home/app"][..] } else { &[".", "home", "home/app", "var", "run"] };
-    owned.iter().try_for_each(|folder| chown(folder, Some(uid), Some(gid)))
+    let owned = if spec.read_only_root {
+        &["home/app"][..]
+    } else {
+        &[".", "home", "home/app", "var", "run"]
+    };
+    owned
+        .iter()
+        .try_for_each(|folder| chown(folder, Some(uid), Some(gid)))
 }
 
 /// Makes the working directory the root. The old root is stacked on top and unmounted, so it needs

@@ -1,4 +1,4 @@
-//! Forking into namespaces, which `std::process::Command` cannot do.
+//! Forking into namespaces, which `std::process::ControllerCommand` cannot do.
 #![expect(unsafe_code, reason = "clone has no safe interface")]
 
 use std::io;
@@ -38,12 +38,17 @@ pub(super) fn fork_sibling(pid_namespace: bool) -> io::Result<ForkResult> {
 pub(crate) fn try_namespaces(namespaces: libc::c_int) -> io::Result<()> {
     use std::os::fd::AsFd;
     let (_, pidfd) = clone_process(libc::SIGCHLD | namespaces)?;
-    let Some(pidfd) = pidfd else { try_mount(namespaces) };
-    let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?.and_then(|status| status.exit_status());
+    let Some(pidfd) = pidfd else {
+        try_mount(namespaces)
+    };
+    let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?
+        .and_then(|status| status.exit_status());
     match status {
         Some(0) => Ok(()),
         Some(errno) => Err(io::Error::from_raw_os_error(errno)),
-        None => Err(io::Error::other("the child that tried namespaces was killed")),
+        None => Err(io::Error::other(
+            "the child that tried namespaces was killed",
+        )),
     }
 }
 
@@ -58,7 +63,10 @@ fn clone_process(flags: libc::c_int) -> io::Result<(Pid, Option<OwnedFd>)> {
     match pid {
         0 => Ok((rustix::process::getpid(), None)),
         // SAFETY: with CLONE_PIDFD a successful clone has stored a new descriptor that nobody else owns.
-        1.. => Ok((Pid::from_raw(pid as i32).expect("not zero"), Some(unsafe { OwnedFd::from_raw_fd(pidfd) }))),
+        1.. => Ok((
+            Pid::from_raw(pid as i32).expect("not zero"),
+            Some(unsafe { OwnedFd::from_raw_fd(pidfd) }),
+        )),
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -72,8 +80,12 @@ fn try_mount(namespaces: libc::c_int) -> ! {
     // SAFETY: all pointers are null or NUL-terminated; the mounts are those of the child's own namespace; _exit runs no
     // handler of the parent's.
     unsafe {
-        let refused =
-            namespaces & libc::CLONE_NEWNS != 0 && libc::mount(none, c"/".as_ptr(), none, change, none.cast()) != 0;
-        libc::_exit(if refused { *libc::__errno_location() } else { 0 })
+        let refused = namespaces & libc::CLONE_NEWNS != 0
+            && libc::mount(none, c"/".as_ptr(), none, change, none.cast()) != 0;
+        libc::_exit(if refused {
+            *libc::__errno_location()
+        } else {
+            0
+        })
     }
 }

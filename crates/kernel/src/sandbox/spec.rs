@@ -72,13 +72,23 @@ pub struct DestinationRoute {
 impl InstanceNetwork {
     /// Returns a network from which only the gateway is reachable.
     pub fn new(eip: Eip, gateway: std::net::Ipv4Addr, hub: Option<Arc<HubNetns>>) -> Self {
-        Self { eip, gateway, hub, forwarder: None, destinations: Vec::new(), inner_sockets: Vec::new() }
+        Self {
+            eip,
+            gateway,
+            hub,
+            forwarder: None,
+            destinations: Vec::new(),
+            inner_sockets: Vec::new(),
+        }
     }
 }
 
 impl fmt::Debug for InstanceNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InstanceNetwork").field("eip", &self.eip).field("gateway", &self.gateway).finish()
+        f.debug_struct("InstanceNetwork")
+            .field("eip", &self.eip)
+            .field("gateway", &self.gateway)
+            .finish()
     }
 }
 
@@ -91,8 +101,8 @@ pub struct SandboxSpec {
     pub isolation: IsolationLevel,
     /// Host name: letters, digits and `-`, at most 63.
     pub hostname: String,
-    /// Network; `None` leaves only the instance's own loopback. Ignored with
-    /// [`IsolationLevel::None`].
+    /// Network; `NoConnection` leaves only the instance's own loopback. Ignored with
+    /// [`IsolationLevel::NoConnection`].
     pub network: Option<InstanceNetwork>,
     /// Loopback address that the name `gateway` resolves to, instead of the gateway's.
     pub local_gateway: Option<std::net::Ipv4Addr>,
@@ -103,10 +113,10 @@ pub struct SandboxSpec {
     pub uid: u32,
     /// Group id, not 0. For [`IsolationLevel::Root`] only.
     pub gid: u32,
-    /// Host folders besides `/usr`, `/opt` and parts of `/etc`. With [`IsolationLevel::None`] they
+    /// Host folders besides `/usr`, `/opt` and parts of `/etc`. With [`IsolationLevel::NoConnection`] they
     /// only locate `workdir` on the host.
     pub binds: Vec<BindMount>,
-    /// Files below `/var/openfaas/secrets`, by name. With [`IsolationLevel::None`] they are in
+    /// Files below `/var/openfaas/secrets`, by name. With [`IsolationLevel::NoConnection`] they are in
     /// `scratch`.
     #[serde(with = "secrets")]
     pub secrets: BTreeMap<String, Vec<u8>>,
@@ -118,7 +128,7 @@ pub struct SandboxSpec {
     pub root_bytes: u64,
     /// Maximum number of open descriptors per process.
     pub open_files: u64,
-    /// With [`IsolationLevel::None`], a private folder for `TMPDIR` and `secrets`, which the node
+    /// With [`IsolationLevel::NoConnection`], a private folder for `TMPDIR` and `secrets`, which the node
     /// removes afterwards.
     pub scratch: Option<PathBuf>,
     /// Path of the watchdog on the host. Inside it is [`SandboxSpec::WATCHDOG_PATH`].
@@ -173,8 +183,12 @@ impl SandboxSpec {
     /// Converts a path inside to the host's path, by the binds. A path outside all binds is
     /// returned unchanged.
     pub(crate) fn host_path(&self, inside: &Path) -> PathBuf {
-        let through = |bind: &BindMount| Some(bind.source.join(inside.strip_prefix(&bind.target).ok()?));
-        self.binds.iter().find_map(through).unwrap_or_else(|| inside.to_owned())
+        let through =
+            |bind: &BindMount| Some(bind.source.join(inside.strip_prefix(&bind.target).ok()?));
+        self.binds
+            .iter()
+            .find_map(through)
+            .unwrap_or_else(|| inside.to_owned())
     }
 }
 
@@ -206,7 +220,10 @@ mod secrets {
         Bytes(Vec<u8>),
     }
 
-    pub(super) fn serialize<S: Serializer>(from: &BTreeMap<String, Vec<u8>>, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        from: &BTreeMap<String, Vec<u8>>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         let content = |bytes: &Vec<u8>| match String::from_utf8(bytes.clone()) {
             Ok(text) => SecretContent::Text(text),
             Err(error) => SecretContent::Bytes(error.into_bytes()),
@@ -214,13 +231,18 @@ mod secrets {
         to.collect_map(from.iter().map(|(name, bytes)| (name, content(bytes))))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Vec<u8>>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<String, Vec<u8>>, D::Error> {
         let bytes = |content| match content {
             SecretContent::Text(text) => text.into_bytes(),
             SecretContent::Bytes(bytes) => bytes,
         };
         let all = BTreeMap::<String, SecretContent>::deserialize(from)?;
-        Ok(all.into_iter().map(|(name, content)| (name, bytes(content))).collect())
+        Ok(all
+            .into_iter()
+            .map(|(name, content)| (name, bytes(content)))
+            .collect())
     }
 }
 
@@ -233,8 +255,15 @@ mod tests {
     fn an_inner_path_maps_to_its_host_path() {
         let mut spec = SandboxSpec::new(InstanceId(1), IsolationLevel::None, "/bin/true".into());
         let target = PathBuf::from(SandboxSpec::FUNCTION_DIR);
-        spec.binds = vec![BindMount { source: "/srv/echo".into(), target, writable: false }];
-        assert_eq!(spec.host_path(Path::new("/home/app/function/sub")), Path::new("/srv/echo/sub"));
+        spec.binds = vec![BindMount {
+            source: "/srv/echo".into(),
+            target,
+            writable: false,
+        }];
+        assert_eq!(
+            spec.host_path(Path::new("/home/app/function/sub")),
+            Path::new("/srv/echo/sub")
+        );
         assert_eq!(spec.host_path(Path::new("/tmp")), Path::new("/tmp"));
     }
 

@@ -1,5 +1,8 @@
 //! User namespaces, for a node that is not root on the machine (`man 7 user_namespaces`).
-#![expect(unsafe_code, reason = "unshare can break assumptions about shared descriptors")]
+#![expect(
+    unsafe_code,
+    reason = "unshare can break assumptions about shared descriptors"
+)]
 
 use std::fs;
 use std::io;
@@ -15,7 +18,10 @@ use rustix::thread::UnshareFlags;
 /// # Errors
 /// Fails when user namespaces are forbidden, or when there is a second thread.
 pub fn enter_user_namespace() -> io::Result<()> {
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let (uid, gid) = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
     // SAFETY: no CLONE_FILES: descriptors stay shared as before; the kernel refuses when there are other threads.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }?;
     fs::write("/proc/self/setgroups", "deny")?; // the kernel requires this before an unprivileged gid mapping

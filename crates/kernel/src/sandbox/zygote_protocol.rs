@@ -11,7 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::MemfdFlags;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
 };
 use rustix::process::Pid;
 
@@ -61,22 +62,37 @@ pub(super) fn send_request(
     [listener, inner_sockets, attach_wait]: [Option<&OwnedFd>; 3],
 ) -> io::Result<()> {
     let text = create_memfd("spec", &serde_json::to_vec(spec)?)?;
-    let ChildPipes { stdout, stderr, notes, identity, started } = streams;
-    let mut fds = [&text, stdout, stderr, notes, identity, started].map(AsFd::as_fd).to_vec();
+    let ChildPipes {
+        stdout,
+        stderr,
+        notes,
+        identity,
+        started,
+    } = streams;
+    let mut fds = [&text, stdout, stderr, notes, identity, started]
+        .map(AsFd::as_fd)
+        .to_vec();
     fds.extend(listener.map(AsFd::as_fd));
     fds.extend(inner_sockets.map(AsFd::as_fd));
-    fds.extend(spec.network.as_ref().and_then(|network| network.hub.as_deref()).map(AsFd::as_fd));
+    fds.extend(
+        spec.network
+            .as_ref()
+            .and_then(|network| network.hub.as_deref())
+            .map(AsFd::as_fd),
+    );
     fds.extend(attach_wait.map(AsFd::as_fd));
     let bit = |set, bit| if set { bit } else { 0 };
     let own_pids = bit(spec.isolation != IsolationLevel::None, FLAG_PID_NAMESPACE);
     send_message(
         socket,
-        &[own_pids | bit(listener.is_some(), FLAG_LISTENER) | bit(inner_sockets.is_some(), FLAG_INNER_SOCKETS)],
+        &[own_pids
+            | bit(listener.is_some(), FLAG_LISTENER)
+            | bit(inner_sockets.is_some(), FLAG_INNER_SOCKETS)],
         &fds,
     )
 }
 
-/// Waits for a request; `None` when the launcher is gone.
+/// Waits for a request; `NoConnection` when the launcher is gone.
 pub(super) fn receive_request(socket: BorrowedFd<'_>) -> io::Result<Option<SpawnRequest>> {
     let mut bits = [0];
     let (length, fds) = receive_message(socket, &mut bits)?;
@@ -84,13 +100,33 @@ pub(super) fn receive_request(socket: BorrowedFd<'_>) -> io::Result<Option<Spawn
         return Ok(None);
     }
     let mut fds = fds.into_iter();
-    let mut next =
-        || fds.next().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a spawn request lacks a descriptor"));
+    let mut next = || {
+        fds.next().ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a spawn request lacks a descriptor",
+            )
+        })
+    };
     let spec = next()?;
-    let streams = ChildPipes { stdout: next()?, stderr: next()?, notes: next()?, identity: next()?, started: next()? };
+    let streams = ChildPipes {
+        stdout: next()?,
+        stderr: next()?,
+        notes: next()?,
+        identity: next()?,
+        started: next()?,
+    };
     // The order of descriptors is that of send_request.
-    let listener = if bits[0] & FLAG_LISTENER == 0 { None } else { Some(next()?) };
-    let inner_sockets = if bits[0] & FLAG_INNER_SOCKETS == 0 { None } else { Some(next()?) };
+    let listener = if bits[0] & FLAG_LISTENER == 0 {
+        None
+    } else {
+        Some(next()?)
+    };
+    let inner_sockets = if bits[0] & FLAG_INNER_SOCKETS == 0 {
+        None
+    } else {
+        Some(next()?)
+    };
     let (hub, attach_wait) = (fds.next(), fds.next());
     Ok(Some(SpawnRequest {
         spec_memfd: spec,
@@ -106,15 +142,28 @@ pub(super) fn receive_request(socket: BorrowedFd<'_>) -> io::Result<Option<Spawn
 impl SpawnRequest {
     /// Reads the spec.
     pub(super) fn read_spec(&self) -> io::Result<SandboxSpec> {
-        Ok(serde_json::from_slice(&read_memfd(self.spec_memfd.as_fd())?)?)
+        Ok(serde_json::from_slice(&read_memfd(
+            self.spec_memfd.as_fd(),
+        )?)?)
     }
 }
 
 /// Replies to a request with the child's pid and pidfd, or an error.
-pub(super) fn send_reply(socket: BorrowedFd<'_>, child: io::Result<(Pid, OwnedFd)>) -> io::Result<()> {
+pub(super) fn send_reply(
+    socket: BorrowedFd<'_>,
+    child: io::Result<(Pid, OwnedFd)>,
+) -> io::Result<()> {
     match child {
-        Ok((pid, pidfd)) => send_message(socket, &pid.as_raw_nonzero().get().to_ne_bytes(), &[pidfd.as_fd()]),
-        Err(error) => send_message(socket, &(-error.raw_os_error().unwrap_or(libc::EIO)).to_ne_bytes(), &[]),
+        Ok((pid, pidfd)) => send_message(
+            socket,
+            &pid.as_raw_nonzero().get().to_ne_bytes(),
+            &[pidfd.as_fd()],
+        ),
+        Err(error) => send_message(
+            socket,
+            &(-error.raw_os_error().unwrap_or(libc::EIO)).to_ne_bytes(),
+            &[],
+        ),
     }
 }
 
@@ -123,26 +172,44 @@ pub(super) fn receive_reply(socket: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)
     let zygote_ended = || io::Error::new(io::ErrorKind::BrokenPipe, "the zygote has ended");
     let mut number = [0; 4];
     let (length, fds) = receive_message(socket, &mut number)?;
-    match (length, u32::try_from(i32::from_ne_bytes(number)), fds.into_iter().next()) {
+    match (
+        length,
+        u32::try_from(i32::from_ne_bytes(number)),
+        fds.into_iter().next(),
+    ) {
         (0, ..) => Err(zygote_ended()),
         (_, Ok(pid), Some(pidfd)) => Ok((pid, pidfd)),
-        _ => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number).wrapping_neg())),
+        _ => Err(io::Error::from_raw_os_error(
+            i32::from_ne_bytes(number).wrapping_neg(),
+        )),
     }
 }
 
 /// Sends a message of bytes and descriptors.
-pub(crate) fn send_message(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn send_message(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(fds));
     }
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
     Ok(())
 }
 
 /// Receives a message: its length, 0 at the end of the stream, and its descriptors.
-pub(crate) fn receive_message(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+pub(crate) fn receive_message(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
@@ -170,5 +237,9 @@ pub(super) fn read_memfd(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let length = usize::try_from(rustix::fs::fstat(fd)?.st_size).map_err(io::Error::other)?;
     let mut bytes = vec![0; length];
     let read = rustix::io::pread(fd, &mut bytes[..], 0)?;
-    if read == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    if read == length {
+        Ok(bytes)
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
 }

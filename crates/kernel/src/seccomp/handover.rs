@@ -23,7 +23,7 @@ pub struct ListenerHandover {
     pub listener: SeccompListener,
     /// Default options of `AF_INET` sockets.
     pub fresh_v4: SocketOptions,
-    /// Default options of `AF_INET6` sockets; `None` on a machine without IPv6.
+    /// Default options of `AF_INET6` sockets; `NoConnection` on a machine without IPv6.
     pub fresh_v6: Option<SocketOptions>,
 }
 
@@ -36,7 +36,11 @@ pub struct ListenerHandover {
 pub fn send_listener(socket: impl AsFd) -> io::Result<()> {
     let new_sockets = [AddressFamily::INET, AddressFamily::INET6].map(new_tcp_socket);
     let installed = listener::install_listener();
-    let fds = [installed.as_ref().ok(), new_sockets[0].as_ref().ok(), new_sockets[1].as_ref().ok()];
+    let fds = [
+        installed.as_ref().ok(),
+        new_sockets[0].as_ref().ok(),
+        new_sockets[1].as_ref().ok(),
+    ];
     match (&installed, &new_sockets[0]) {
         (Ok(_), Ok(_)) => {
             let fds: Vec<BorrowedFd<'_>> = fds.into_iter().flatten().map(AsFd::as_fd).collect();
@@ -44,12 +48,19 @@ pub fn send_listener(socket: impl AsFd) -> io::Result<()> {
             // stream.
             send_message(socket.as_fd(), b"+", &fds)
         }
-        (Err(why), _) | (_, Err(why)) => send_message(socket.as_fd(), why.to_string().as_bytes(), &[]),
+        (Err(why), _) | (_, Err(why)) => {
+            send_message(socket.as_fd(), why.to_string().as_bytes(), &[])
+        }
     }
 }
 
 fn new_tcp_socket(family: AddressFamily) -> io::Result<OwnedFd> {
-    Ok(socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+    Ok(socket_with(
+        family,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
 }
 
 /// Receives the message of [`send_listener`]. Blocks, unless the socket is non-blocking.
@@ -68,6 +79,8 @@ pub fn receive_listener(socket: impl AsFd) -> io::Result<ListenerHandover> {
             fresh_v4: SocketOptions::read_from(v4, false),
             fresh_v6: fds.next().map(|v6| SocketOptions::read_from(v6, true)),
         }),
-        _ => Err(io::Error::other(String::from_utf8_lossy(&text[..length]).into_owned())),
+        _ => Err(io::Error::other(
+            String::from_utf8_lossy(&text[..length]).into_owned(),
+        )),
     }
 }

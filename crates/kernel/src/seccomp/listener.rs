@@ -15,7 +15,10 @@
 //!
 //! When the last holder of a listener is gone, calls under its filter fail with `ENOSYS` instead of
 //! hanging.
-#![expect(unsafe_code, reason = "seccomp(2) and its ioctls have no safe interface")]
+#![expect(
+    unsafe_code,
+    reason = "seccomp(2) and its ioctls have no safe interface"
+)]
 
 use std::cell::Cell;
 use std::io;
@@ -31,7 +34,10 @@ use crate::sockets::unreported_options;
 /// parallel (`linux/seccomp.h`, Linux 6.6).
 const SYNC_WAKE_UP: libc::c_ulong = 1;
 /// Sizes of `struct sockaddr_in` and `struct sockaddr_in6`.
-const ADDRESS_LENGTHS: [u32; 2] = [size_of::<libc::sockaddr_in>() as u32, size_of::<libc::sockaddr_in6>() as u32];
+const ADDRESS_LENGTHS: [u32; 2] = [
+    size_of::<libc::sockaddr_in>() as u32,
+    size_of::<libc::sockaddr_in6>() as u32,
+];
 /// Offsets in `struct seccomp_data`: the system call, its ABI, and the low half of the third
 /// argument. connect() takes that as `int`, so the high half is meaningless.
 const SYSCALL_OFFSET: u32 = 0;
@@ -65,10 +71,21 @@ const OWN_ABI: u32 = 0; // matches no call, so nothing is reported
 pub fn install_listener() -> io::Result<OwnedFd> {
     rustix::thread::set_no_new_privs(true)?;
     let mut filter = notify_filter();
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    let flags =
+        libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     // SAFETY: the kernel copies the program, whose pointer and length belong to `notify_filter`, which outlives the call.
-    let fd = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            &raw const program,
+        )
+    };
     match i32::try_from(fd) {
         // SAFETY: the kernel has just opened it for this process, and nobody else knows of it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
@@ -81,8 +98,12 @@ pub fn install_listener() -> io::Result<OwnedFd> {
 /// # Errors
 /// Fails like [`install_listener`].
 pub fn check_listener_support() -> io::Result<()> {
-    let tried = std::thread::Builder::new().name("probe".into()).spawn(|| install_listener().map(drop))?;
-    tried.join().unwrap_or_else(|_| Err(io::Error::other("the probing thread panicked")))
+    let tried = std::thread::Builder::new()
+        .name("probe".into())
+        .spawn(|| install_listener().map(drop))?;
+    tried
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("the probing thread panicked")))
 }
 
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -160,7 +181,10 @@ pub enum ListenerEvent {
 }
 
 const CONNECT: libc::c_long = libc::SYS_connect;
-const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+const NO_WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 impl SeccompListener {
     /// Takes over the descriptor from [`install_listener`].
@@ -168,7 +192,13 @@ impl SeccompListener {
     /// Kernels before 6.6 wake callers slightly later.
     pub fn new(descriptor: OwnedFd) -> Self {
         // SAFETY: the argument is a number, no pointer.
-        unsafe { libc::ioctl(descriptor.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
+        unsafe {
+            libc::ioctl(
+                descriptor.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS,
+                SYNC_WAKE_UP,
+            )
+        };
         let release = rustix::system::uname();
         Self {
             descriptor,
@@ -201,7 +231,7 @@ impl SeccompListener {
         self.poll_event(Some(&timeout))
     }
 
-    /// Waits for the next call; `None` when all filtered processes have ended.
+    /// Waits for the next call; `NoConnection` when all filtered processes have ended.
     ///
     /// # Errors
     /// Fails like [`try_next`](Self::try_next).
@@ -226,7 +256,11 @@ impl SeccompListener {
             let event = ends[0].revents();
             if !event.contains(PollFlags::IN) {
                 let over = event.intersects(PollFlags::HUP | PollFlags::ERR);
-                return Ok(if over { ListenerEvent::HungUp } else { ListenerEvent::Empty });
+                return Ok(if over {
+                    ListenerEvent::HungUp
+                } else {
+                    ListenerEvent::Empty
+                });
             }
             match self.receive_or_else(|| Ok(ListenerEvent::Empty))? {
                 ListenerEvent::Empty if timeout.is_none() => {}
@@ -237,7 +271,10 @@ impl SeccompListener {
 
     /// Receives the next call, blocking. Calls `otherwise` if its caller was killed before, or no
     /// process is left.
-    fn receive_or_else(&self, otherwise: impl FnOnce() -> io::Result<ListenerEvent>) -> io::Result<ListenerEvent> {
+    fn receive_or_else(
+        &self,
+        otherwise: impl FnOnce() -> io::Result<ListenerEvent>,
+    ) -> io::Result<ListenerEvent> {
         match self.receive_notification() {
             Ok((call, CONNECT)) => Ok(ListenerEvent::Call(call)),
             Ok((call, _)) => {
@@ -274,7 +311,8 @@ impl SeccompListener {
     /// one with the same id. [`replace_socket`](Self::replace_socket) checks this too.
     pub fn is_pending(&self, call: &ConnectCall) -> bool {
         let mut id = call.id;
-        self.notify_ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw mut id).is_ok()
+        self.notify_ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw mut id)
+            .is_ok()
     }
 
     /// Lets the kernel continue the call. A killed caller needs no response.
@@ -287,13 +325,22 @@ impl SeccompListener {
     /// # Errors
     /// Fails when the caller was killed, or its descriptor may not be replaced. Nothing has changed
     /// then, and the call must be continued.
-    pub fn replace_socket(&self, call: &ConnectCall, socket: BorrowedFd<'_>, close_at_exec: bool) -> io::Result<()> {
+    pub fn replace_socket(
+        &self,
+        call: &ConnectCall,
+        socket: BorrowedFd<'_>,
+        close_at_exec: bool,
+    ) -> io::Result<()> {
         let mut request = libc::seccomp_notif_addfd {
             id: call.id,
             flags: libc::SECCOMP_ADDFD_FLAG_SETFD as u32,
             srcfd: socket.as_raw_fd() as u32,
             newfd: call.socket_fd as u32,
-            newfd_flags: if close_at_exec { libc::O_CLOEXEC as u32 } else { 0 },
+            newfd_flags: if close_at_exec {
+                libc::O_CLOEXEC as u32
+            } else {
+                0
+            },
         };
         self.notify_ioctl(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw mut request)?;
         self.send_response(call, 0);
@@ -301,7 +348,12 @@ impl SeccompListener {
     }
 
     fn send_response(&self, call: &ConnectCall, flags: u32) {
-        let mut answer = libc::seccomp_notif_resp { id: call.id, val: 0, error: 0, flags };
+        let mut answer = libc::seccomp_notif_resp {
+            id: call.id,
+            val: 0,
+            error: 0,
+            flags,
+        };
         // fails only when the caller is dead
         let _ = self.notify_ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer);
     }
@@ -318,7 +370,9 @@ impl SeccompListener {
 
 /// Decides by the release, since Linux 6.11: a trial would block for ever on older kernels.
 fn kernel_reports_hangup(release: &str) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map_while(|number| number.parse::<u32>().ok());
     numbers.next().zip(numbers.next()) >= Some((6, 11))
 }
 
@@ -350,13 +404,23 @@ mod tests {
             tell.send(install_listener()).unwrap();
             work()
         });
-        (SeccompListener::new(received.recv().unwrap().unwrap()), thread)
+        (
+            SeccompListener::new(received.recv().unwrap().unwrap()),
+            thread,
+        )
     }
 
     /// Waits up to 30 seconds for a call.
     fn next_call(listener: &SeccompListener) -> ConnectCall {
-        let thirty_seconds = Timespec { tv_sec: 30, tv_nsec: 0 };
-        poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&thirty_seconds)).unwrap();
+        let thirty_seconds = Timespec {
+            tv_sec: 30,
+            tv_nsec: 0,
+        };
+        poll(
+            &mut [PollFd::new(listener, PollFlags::IN)],
+            Some(&thirty_seconds),
+        )
+        .unwrap();
         match listener.try_next().unwrap() {
             ListenerEvent::Call(call) => call,
             other => panic!("no call within 30 s: {other:?}"),
@@ -374,7 +438,13 @@ mod tests {
         let (listener, client) = spawn_filtered(move || {
             let _ = released.recv();
             let passed = TcpStream::connect(to).unwrap().peer_addr().unwrap();
-            (passed, TcpStream::connect((Ipv4Addr::LOCALHOST, 1)).unwrap().peer_addr().unwrap())
+            (
+                passed,
+                TcpStream::connect((Ipv4Addr::LOCALHOST, 1))
+                    .unwrap()
+                    .peer_addr()
+                    .unwrap(),
+            )
         });
         assert_eq!(listener.try_next().unwrap(), ListenerEvent::Empty);
         drop(release_thread);
@@ -385,9 +455,15 @@ mod tests {
         let second = next_call(&listener);
         assert!(!listener.is_pending(&first));
         let warm = TcpStream::connect(to).unwrap();
-        listener.replace_socket(&second, warm.as_fd(), true).unwrap();
+        listener
+            .replace_socket(&second, warm.as_fd(), true)
+            .unwrap();
         assert_eq!(client.join().unwrap(), (to, to));
-        assert!(listener.replace_socket(&second, warm.as_fd(), true).is_err());
+        assert!(
+            listener
+                .replace_socket(&second, warm.as_fd(), true)
+                .is_err()
+        );
         assert_eq!(listener.try_next().unwrap(), ListenerEvent::HungUp);
     }
 
@@ -413,7 +489,9 @@ mod tests {
             while event == ListenerEvent::Empty {
                 event = listener.wait_timeout(Duration::from_secs(30)).unwrap();
             }
-            let ListenerEvent::Call(call) = event else { panic!("{event:?}") };
+            let ListenerEvent::Call(call) = event else {
+                panic!("{event:?}")
+            };
             assert_eq!(listener.saw_rare_option(), odd);
             listener.continue_call(&call);
         }
@@ -425,12 +503,16 @@ mod tests {
         if let Err(why) = check_listener_support() {
             nearpath_testkit::skip!("seccomp listeners are unavailable: {why}");
         }
-        let rule = rustix::system::uname().release().to_str().is_ok_and(kernel_reports_hangup);
+        let rule = rustix::system::uname()
+            .release()
+            .to_str()
+            .is_ok_and(kernel_reports_hangup);
         for reports_hangup in [false, rule] {
             let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let to = server.local_addr().unwrap();
             let (release_thread, released) = mpsc::channel::<()>();
-            let (mut listener, client) = spawn_filtered(move || (TcpStream::connect(to).unwrap(), released.recv()));
+            let (mut listener, client) =
+                spawn_filtered(move || (TcpStream::connect(to).unwrap(), released.recv()));
             listener.reports_hangup = reports_hangup;
             let (tell, received) = mpsc::channel();
             let waiting = thread::spawn(move || {
@@ -459,20 +541,34 @@ mod tests {
         }
         let (release_thread, released) = mpsc::channel::<()>();
         let (listener, client) = spawn_filtered(move || released.recv());
-        assert_eq!(listener.wait_timeout(Duration::from_millis(1)).unwrap(), ListenerEvent::Empty);
+        assert_eq!(
+            listener.wait_timeout(Duration::from_millis(1)).unwrap(),
+            ListenerEvent::Empty
+        );
         drop(release_thread);
         let _ = client.join().unwrap();
-        assert_eq!(listener.wait_timeout(Duration::from_secs(30)).unwrap(), ListenerEvent::HungUp);
+        assert_eq!(
+            listener.wait_timeout(Duration::from_secs(30)).unwrap(),
+            ListenerEvent::HungUp
+        );
     }
 
     #[test]
     fn kernel_releases_are_compared() {
-        for (release, tells) in
-            [("6.11.0", true), ("6.18.44-fc", true), ("7.0-rc1", true), ("6.8.0-90", false), ("5.19", false)]
-        {
+        for (release, tells) in [
+            ("6.11.0", true),
+            ("6.18.44-fc", true),
+            ("7.0-rc1", true),
+            ("6.8.0-90", false),
+            ("5.19", false),
+        ] {
             assert_eq!(kernel_reports_hangup(release), tells, "{release}");
         }
-        assert!(!kernel_reports_hangup("") && !kernel_reports_hangup("6") && !kernel_reports_hangup("next"));
+        assert!(
+            !kernel_reports_hangup("")
+                && !kernel_reports_hangup("6")
+                && !kernel_reports_hangup("next")
+        );
     }
 
     #[test]
@@ -480,8 +576,11 @@ mod tests {
         if let Err(why) = check_listener_support() {
             nearpath_testkit::skip!("seccomp listeners are unavailable: {why}");
         }
-        let (listener, client) =
-            spawn_filtered(|| std::os::unix::net::UnixStream::connect("/nowhere").unwrap_err().kind());
+        let (listener, client) = spawn_filtered(|| {
+            std::os::unix::net::UnixStream::connect("/nowhere")
+                .unwrap_err()
+                .kind()
+        });
         assert_eq!(client.join().unwrap(), io::ErrorKind::NotFound);
         assert_eq!(listener.try_next().unwrap(), ListenerEvent::HungUp);
     }
@@ -491,7 +590,8 @@ mod tests {
         if let Err(why) = check_listener_support() {
             nearpath_testkit::skip!("seccomp listeners are unavailable: {why}");
         }
-        let (listener, client) = spawn_filtered(|| TcpStream::connect((Ipv4Addr::LOCALHOST, 1)).unwrap_err());
+        let (listener, client) =
+            spawn_filtered(|| TcpStream::connect((Ipv4Addr::LOCALHOST, 1)).unwrap_err());
         let _ = next_call(&listener);
         drop(listener);
         assert_eq!(client.join().unwrap().raw_os_error(), Some(libc::ENOSYS));

@@ -66,7 +66,9 @@ impl SeccompFilters {
     /// # Errors
     /// Fails on a kernel without seccomp.
     pub fn apply_to_thread(&self) -> io::Result<()> {
-        self.0.iter().try_for_each(|program| seccompiler::apply_filter(program).map_err(io::Error::other))
+        self.0
+            .iter()
+            .try_for_each(|program| seccompiler::apply_filter(program).map_err(io::Error::other))
     }
 
     /// Serialises the filters for another process on this machine.
@@ -89,7 +91,11 @@ impl SeccompFilters {
         while !bytes.is_empty() {
             let (length, rest) = bytes.split_first_chunk()?;
             let (ops, rest) = rest.split_at_checked(8 * u32::from_ne_bytes(*length) as usize)?;
-            programs.push(ops.chunks_exact(8).map(parse_instruction).collect::<Option<_>>()?);
+            programs.push(
+                ops.chunks_exact(8)
+                    .map(parse_instruction)
+                    .collect::<Option<_>>()?,
+            );
             bytes = rest;
         }
         Some(Self(programs))
@@ -100,7 +106,12 @@ fn parse_instruction(bytes: &[u8]) -> Option<sock_filter> {
     let (code, rest) = bytes.split_first_chunk()?;
     let ([jt, jf], rest) = rest.split_first_chunk()?;
     let (k, _) = rest.split_first_chunk()?;
-    Some(sock_filter { code: u16::from_ne_bytes(*code), jt: *jt, jf: *jf, k: u32::from_ne_bytes(*k) })
+    Some(sock_filter {
+        code: u16::from_ne_bytes(*code),
+        jt: *jt,
+        jf: *jf,
+        k: u32::from_ne_bytes(*k),
+    })
 }
 
 /// Builds a filter that the list's compiler cannot express. The system call number is at offset 0
@@ -124,16 +135,38 @@ mod tests {
 
     #[test]
     fn lists_of_both_architectures_compile() {
-        assert_eq!(SeccompFilters::compile_for(X86_64, TargetArch::x86_64).unwrap().0.len(), 3);
-        assert_eq!(SeccompFilters::compile_for(AARCH64, TargetArch::aarch64).unwrap().0.len(), 2);
+        assert_eq!(
+            SeccompFilters::compile_for(X86_64, TargetArch::x86_64)
+                .unwrap()
+                .0
+                .len(),
+            3
+        );
+        assert_eq!(
+            SeccompFilters::compile_for(AARCH64, TargetArch::aarch64)
+                .unwrap()
+                .0
+                .len(),
+            2
+        );
     }
 
     #[test]
     fn every_rule_has_a_reason() {
         for list in [X86_64, AARCH64] {
             let lists: serde_json::Value = serde_json::from_str(list).unwrap();
-            for rule in lists.as_object().unwrap().values().flat_map(|list| list["filter"].as_array().unwrap()) {
-                assert!(rule["comment"].as_str().is_some_and(|reason| reason.len() > 10), "{rule}");
+            for rule in lists
+                .as_object()
+                .unwrap()
+                .values()
+                .flat_map(|list| list["filter"].as_array().unwrap())
+            {
+                assert!(
+                    rule["comment"]
+                        .as_str()
+                        .is_some_and(|reason| reason.len() > 10),
+                    "{rule}"
+                );
             }
         }
     }
@@ -141,7 +174,10 @@ mod tests {
     #[test]
     fn filters_survive_serialization() {
         let filters = SeccompFilters::compile_for(X86_64, TargetArch::x86_64).unwrap();
-        assert_eq!(SeccompFilters::from_bytes(&filters.to_bytes()).unwrap().0, filters.0);
+        assert_eq!(
+            SeccompFilters::from_bytes(&filters.to_bytes()).unwrap().0,
+            filters.0
+        );
         assert!(SeccompFilters::from_bytes(&[1, 0, 0, 0, 9]).is_none());
     }
 }

@@ -16,7 +16,7 @@ pub struct TcpFlowInfo {
     pub mss_bytes: u32,
     /// Congestion window in segments.
     pub cwnd_segments: u32,
-    /// Minimum round trip time; `None` before the first measurement.
+    /// Minimum round trip time; `NoConnection` before the first measurement.
     pub min_rtt: Option<Duration>,
     /// Recent delivery rate in octets per second, while there was enough to send
     /// (`tcpi_delivery_rate`).
@@ -34,10 +34,17 @@ impl TcpFlowInfo {
     /// Parses `struct tcp_info`. Older kernels have a shorter one without the needed fields.
     pub(super) fn parse_info(info: &[u8]) -> Option<Self> {
         let info: &[u8; TCP_INFO_LEN] = info.first_chunk()?;
-        let word = |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+        let word =
+            |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         // The two halves of a 64-bit field are swapped on big-endian machines.
-        let long = |at| if cfg!(target_endian = "big") { long(at).rotate_left(32) } else { long(at) };
+        let long = |at| {
+            if cfg!(target_endian = "big") {
+                long(at).rotate_left(32)
+            } else {
+                long(at)
+            }
+        };
         let min_rtt_micros = Some(word(148)).filter(|&micros| micros != 0 && micros != u32::MAX);
         // minus duplicates, which the peer reported (RFC 2883)
         let retransmitted = word(100).saturating_sub(word(216));
@@ -76,19 +83,30 @@ mod tests {
         let mut peer = server.accept().unwrap().0;
         let before = tcp_flow_info(&client).unwrap();
         assert_eq!((before.bytes_sent, before.lost_segments), (0, 0));
-        assert!(before.mss_bytes > 500 && before.cwnd_segments > 1, "{before:?}");
+        assert!(
+            before.mss_bytes > 500 && before.cwnd_segments > 1,
+            "{before:?}"
+        );
         client.write_all(&[1; 100_000]).unwrap();
         peer.read_exact(&mut [0; 100_000]).unwrap();
         peer.write_all(b"x").unwrap(); // this segment carries the acknowledgement
         client.read_exact(&mut [0]).unwrap();
         let after = tcp_flow_info(&client).unwrap();
         assert_eq!((after.bytes_sent, after.lost_segments), (100_000, 0));
-        assert!(after.delivery_rate > 0 && after.min_rtt.is_some(), "{after:?}");
+        assert!(
+            after.delivery_rate > 0 && after.min_rtt.is_some(),
+            "{after:?}"
+        );
     }
 
     #[test]
     fn a_truncated_struct_is_rejected() {
         assert_eq!(TcpFlowInfo::parse_info(&[0; TCP_INFO_LEN - 1]), None);
-        assert_eq!(TcpFlowInfo::parse_info(&[0; TCP_INFO_LEN + 9]).unwrap().min_rtt, None);
+        assert_eq!(
+            TcpFlowInfo::parse_info(&[0; TCP_INFO_LEN + 9])
+                .unwrap()
+                .min_rtt,
+            None
+        );
     }
 }

@@ -30,9 +30,16 @@ pub struct InitialWindow {
 /// # Errors
 /// Fails with `ENOPROTOOPT` without the guard, and with `EPERM` after data was sent.
 pub fn set_initial_window(socket: impl AsFd, window: &InitialWindow) -> io::Result<()> {
-    let request = [window.segments.to_ne_bytes(), window.pacing_rate.to_ne_bytes()].concat();
+    let request = [
+        window.segments.to_ne_bytes(),
+        window.pacing_rate.to_ne_bytes(),
+    ]
+    .concat();
     set_option(&socket, libc::IPPROTO_TCP, SET_INITIAL_WINDOW, &request)?;
-    grow_send_buffer(&socket, window.bytes.saturating_mul(2).min(MAX_SEND_BUFFER_BYTES))
+    grow_send_buffer(
+        &socket,
+        window.bytes.saturating_mul(2).min(MAX_SEND_BUFFER_BYTES),
+    )
 }
 
 /// Grows the send buffer. Otherwise the buffer limits the first flight until the first
@@ -45,9 +52,19 @@ fn grow_send_buffer(socket: impl AsFd, bytes: u64) -> io::Result<()> {
         return Ok(());
     }
     // SO_SNDBUF would be cut to net.core.wmem_max.
-    set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &wanted.to_ne_bytes())?;
+    set_option(
+        &socket,
+        libc::SOL_SOCKET,
+        libc::SO_SNDBUFFORCE,
+        &wanted.to_ne_bytes(),
+    )?;
     // Setting the size locks it; 0 returns it to the kernel's control.
-    set_option(&socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &0_i32.to_ne_bytes())
+    set_option(
+        &socket,
+        libc::SOL_SOCKET,
+        libc::SO_BUF_LOCK,
+        &0_i32.to_ne_bytes(),
+    )
 }
 
 #[cfg(test)]
@@ -60,13 +77,19 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
-    const WINDOW: InitialWindow = InitialWindow { segments: 77, bytes: 110_000, pacing_rate: 50_000_000 };
+    const WINDOW: InitialWindow = InitialWindow {
+        segments: 77,
+        bytes: 110_000,
+        pacing_rate: 50_000_000,
+    };
 
     /// Runs `work` on a thread with a guard, with a connection and its peer.
     fn run_guarded(work: impl FnOnce(TcpStream, TcpStream) + Send + 'static) -> Result<(), String> {
         let thread = thread::spawn(|| {
             let guard = SocketCgroupGuard::enter_current_thread().map_err(|why| why.to_string())?;
-            guard.check_window_programs().map_err(|why| why.to_string())?;
+            guard
+                .check_window_programs()
+                .map_err(|why| why.to_string())?;
             let server = TcpListener::bind("127.0.0.1:0").unwrap();
             let client = TcpStream::connect(server.local_addr().unwrap()).unwrap();
             work(client, server.accept().unwrap().0);
@@ -79,15 +102,24 @@ mod tests {
     fn an_idle_connection_starts_with_the_window() {
         let done = run_guarded(|client, _peer| {
             set_initial_window(&client, &WINDOW).unwrap();
-            assert_eq!(tcp_flow_info(&client).unwrap().cwnd_segments, WINDOW.segments);
+            assert_eq!(
+                tcp_flow_info(&client).unwrap().cwnd_segments,
+                WINDOW.segments
+            );
             let mut buffer = [0; 4];
             get_option(&client, libc::SOL_SOCKET, libc::SO_SNDBUF, &mut buffer).unwrap();
             assert!(i32::from_ne_bytes(buffer) >= 440_000);
             let mut lock = [0; 4];
             get_option(&client, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &mut lock).unwrap();
-            assert_eq!(i32::from_ne_bytes(lock), 0, "the kernel still sizes the buffer");
+            assert_eq!(
+                i32::from_ne_bytes(lock),
+                0,
+                "the kernel still sizes the buffer"
+            );
         });
-        done.unwrap_or_else(|why| nearpath_testkit::skip!("initial windows are unavailable: {why}"));
+        done.unwrap_or_else(|why| {
+            nearpath_testkit::skip!("initial windows are unavailable: {why}")
+        });
     }
 
     #[test]
@@ -98,16 +130,24 @@ mod tests {
             let refused = set_initial_window(&client, &WINDOW).unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
         });
-        done.unwrap_or_else(|why| nearpath_testkit::skip!("initial windows are unavailable: {why}"));
+        done.unwrap_or_else(|why| {
+            nearpath_testkit::skip!("initial windows are unavailable: {why}")
+        });
     }
 
     #[test]
     fn another_thread_cannot_set_the_window() {
-        let ((sender, receiver), (result_sender, result_receiver)) = (mpsc::channel::<TcpStream>(), mpsc::channel());
+        let ((sender, receiver), (result_sender, result_receiver)) =
+            (mpsc::channel::<TcpStream>(), mpsc::channel());
         thread::spawn(move || {
             let Ok(given) = receiver.recv() else { return };
             let refused = set_initial_window(&given, &WINDOW).unwrap_err();
-            result_sender.send((refused.raw_os_error(), tcp_flow_info(&given).unwrap().cwnd_segments)).unwrap();
+            result_sender
+                .send((
+                    refused.raw_os_error(),
+                    tcp_flow_info(&given).unwrap().cwnd_segments,
+                ))
+                .unwrap();
         });
         let done = run_guarded(move |client, _peer| {
             sender.send(client).unwrap();
@@ -115,6 +155,8 @@ mod tests {
             assert_eq!(refused, Some(libc::ENOPROTOOPT));
             assert_ne!(window, WINDOW.segments);
         });
-        done.unwrap_or_else(|why| nearpath_testkit::skip!("initial windows are unavailable: {why}"));
+        done.unwrap_or_else(|why| {
+            nearpath_testkit::skip!("initial windows are unavailable: {why}")
+        });
     }
 }

@@ -30,11 +30,28 @@ struct OptionEntry {
 }
 
 const fn rare_option(name: &'static str, level: i32, number: i32, care: CopyPolicy) -> OptionEntry {
-    OptionEntry { name, level, number, policy: care, common: false }
+    OptionEntry {
+        name,
+        level,
+        number,
+        policy: care,
+        common: false,
+    }
 }
 
-const fn common_option(name: &'static str, level: i32, number: i32, care: CopyPolicy) -> OptionEntry {
-    OptionEntry { name, level, number, policy: care, common: true }
+const fn common_option(
+    name: &'static str,
+    level: i32,
+    number: i32,
+    care: CopyPolicy,
+) -> OptionEntry {
+    OptionEntry {
+        name,
+        level,
+        number,
+        policy: care,
+        common: true,
+    }
 }
 
 /// Setting it also sets `SO_PRIORITY` (ip(7)).
@@ -42,63 +59,313 @@ const TOS: OptionEntry = common_option("IP_TOS", libc::IPPROTO_IP, libc::IP_TOS,
 
 /// Options of an IPv4 socket.
 const IPV4_OPTIONS: &[OptionEntry] = &[
-    common_option("TCP_NODELAY", libc::IPPROTO_TCP, libc::TCP_NODELAY, CopyPolicy::Copy),
-    common_option("SO_KEEPALIVE", libc::SOL_SOCKET, libc::SO_KEEPALIVE, CopyPolicy::Copy),
-    common_option("TCP_KEEPIDLE", libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, CopyPolicy::Copy),
-    common_option("TCP_KEEPINTVL", libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, CopyPolicy::Copy),
-    common_option("TCP_KEEPCNT", libc::IPPROTO_TCP, libc::TCP_KEEPCNT, CopyPolicy::Copy),
-    common_option("TCP_USER_TIMEOUT", libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, CopyPolicy::Copy),
-    rare_option("TCP_QUICKACK", libc::IPPROTO_TCP, libc::TCP_QUICKACK, CopyPolicy::Copy),
-    rare_option("TCP_CORK", libc::IPPROTO_TCP, libc::TCP_CORK, CopyPolicy::Copy),
-    rare_option("TCP_NOTSENT_LOWAT", libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, CopyPolicy::Copy),
-    rare_option("TCP_INQ", libc::IPPROTO_TCP, libc::TCP_INQ, CopyPolicy::Copy),
-    rare_option("TCP_MAXSEG", libc::IPPROTO_TCP, libc::TCP_MAXSEG, CopyPolicy::Refuse),
-    rare_option("TCP_CONGESTION", libc::IPPROTO_TCP, libc::TCP_CONGESTION, CopyPolicy::Refuse),
-    rare_option("TCP_FASTOPEN_CONNECT", libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, CopyPolicy::Refuse),
-    rare_option("TCP_DEFER_ACCEPT", libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, CopyPolicy::Refuse),
-    rare_option("TCP_WINDOW_CLAMP", libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, CopyPolicy::Refuse),
-    rare_option("TCP_ULP", libc::IPPROTO_TCP, libc::TCP_ULP, CopyPolicy::Refuse),
-    rare_option("TCP_SYNCNT", libc::IPPROTO_TCP, libc::TCP_SYNCNT, CopyPolicy::Copy),
-    rare_option("TCP_LINGER2", libc::IPPROTO_TCP, libc::TCP_LINGER2, CopyPolicy::Copy),
-    common_option("SO_RCVTIMEO", libc::SOL_SOCKET, libc::SO_RCVTIMEO, CopyPolicy::Copy),
-    common_option("SO_SNDTIMEO", libc::SOL_SOCKET, libc::SO_SNDTIMEO, CopyPolicy::Copy),
-    common_option("SO_LINGER", libc::SOL_SOCKET, libc::SO_LINGER, CopyPolicy::Copy),
-    common_option("SO_RCVBUF", libc::SOL_SOCKET, libc::SO_RCVBUF, CopyPolicy::CopyHalved),
-    common_option("SO_SNDBUF", libc::SOL_SOCKET, libc::SO_SNDBUF, CopyPolicy::CopyHalved),
-    rare_option("SO_RCVLOWAT", libc::SOL_SOCKET, libc::SO_RCVLOWAT, CopyPolicy::Copy),
-    rare_option("SO_OOBINLINE", libc::SOL_SOCKET, libc::SO_OOBINLINE, CopyPolicy::Copy),
-    rare_option("SO_ZEROCOPY", libc::SOL_SOCKET, libc::SO_ZEROCOPY, CopyPolicy::Copy),
-    rare_option("SO_TIMESTAMP", libc::SOL_SOCKET, libc::SO_TIMESTAMP, CopyPolicy::Refuse),
-    rare_option("SO_TIMESTAMPING", libc::SOL_SOCKET, libc::SO_TIMESTAMPING, CopyPolicy::Refuse),
-    rare_option("SO_BINDTODEVICE", libc::SOL_SOCKET, libc::SO_BINDTODEVICE, CopyPolicy::Refuse),
-    rare_option("SO_MARK", libc::SOL_SOCKET, libc::SO_MARK, CopyPolicy::Refuse),
-    common_option("SO_REUSEADDR", libc::SOL_SOCKET, libc::SO_REUSEADDR, CopyPolicy::Copy),
-    common_option("SO_REUSEPORT", libc::SOL_SOCKET, libc::SO_REUSEPORT, CopyPolicy::Refuse),
-    rare_option("SO_DONTROUTE", libc::SOL_SOCKET, libc::SO_DONTROUTE, CopyPolicy::Refuse),
-    rare_option("SO_BUSY_POLL", libc::SOL_SOCKET, libc::SO_BUSY_POLL, CopyPolicy::Refuse),
-    rare_option("SO_PEEK_OFF", libc::SOL_SOCKET, libc::SO_PEEK_OFF, CopyPolicy::Refuse),
-    rare_option("SO_TIMESTAMPNS", libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, CopyPolicy::Refuse),
-    rare_option("SO_MAX_PACING_RATE", libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, CopyPolicy::Copy),
+    common_option(
+        "TCP_NODELAY",
+        libc::IPPROTO_TCP,
+        libc::TCP_NODELAY,
+        CopyPolicy::Copy,
+    ),
+    common_option(
+        "SO_KEEPALIVE",
+        libc::SOL_SOCKET,
+        libc::SO_KEEPALIVE,
+        CopyPolicy::Copy,
+    ),
+    common_option(
+        "TCP_KEEPIDLE",
+        libc::IPPROTO_TCP,
+        libc::TCP_KEEPIDLE,
+        CopyPolicy::Copy,
+    ),
+    common_option(
+        "TCP_KEEPINTVL",
+        libc::IPPROTO_TCP,
+        libc::TCP_KEEPINTVL,
+        CopyPolicy::Copy,
+    ),
+    common_option(
+        "TCP_KEEPCNT",
+        libc::IPPROTO_TCP,
+        libc::TCP_KEEPCNT,
+        CopyPolicy::Copy,
+    ),
+    common_option(
+        "TCP_USER_TIMEOUT",
+        libc::IPPROTO_TCP,
+        libc::TCP_USER_TIMEOUT,
+        CopyPolicy::Copy,
+    ),
+    rare_option(
+        "TCP_QUICKACK",
+        libc::IPPROTO_TCP,
+        libc::TCP_QUICKACK,
+        CopyPolicy::Copy,
+    ),
+    rare_option(
+        "TCP_CORK",
+        libc::IPPROTO_TCP,
+        libc::TCP_CORK,
+        CopyPolicy::Copy,
+    ),
+    rare_option(
+        "TCP_NOTSENT_LOWAT",
+        libc::IPPROTO_TCP,
+        libc::TCP_NOTSENT_LOWAT,
+        CopyPolicy::Copy,
+    ),
+    rare_option(
+        "TCP_INQ",
+        libc::IPPROTO_TCP,
+        libc::TCP_INQ,
+        CopyPolicy::Copy,
+    ),
+    rare_option(
+        "TCP_MAXSEG",
+        libc::IPPROTO_TCP,
+        libc::TCP_MAXSEG,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "TCP_CONGESTION",
+        libc::IPPROTO_TCP,
+        libc::TCP_CONGESTION,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "TCP_FASTOPEN_CONNECT",
+        libc::IPPROTO_TCP,
+        libc::TCP_FASTOPEN_CONNECT,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "TCP_DEFER_ACCEPT",
+        libc::IPPROTO_TCP,
+        libc::TCP_DEFER_ACCEPT,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "TCP_WINDOW_CLAMP",
+        libc::IPPROTO_TCP,
+        libc::TCP_WINDOW_CLAMP,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "TCP_ULP",
+        libc::IPPROTO_TCP,
+        libc::TCP_ULP,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "TCP_SYNCNT",
+        libc::IPPROTO_TCP,
+        libc::TCP_SYNCNT,
+        CopyPolicy::Copy,
+    ),
+    rare_option(
+        "TCP_LINGER2",
+        libc::IPPROTO_TCP,
+        libc::TCP_LINGER2,
+        CopyPolicy::Copy,
+    ),
+    common_option(
+        "SO_RCVTIMEO",
+        libc::SOL_SOCKET,
+        libc::SO_RCVTIMEO,
+        CopyPolicy::Copy,
+    ),
+    common_option(
+        "SO_SNDTIMEO",
+        libc::SOL_SOCKET,
+        libc::SO_SNDTIMEO,
+        CopyPolicy::Copy,
+    ),
+    common_option(
+        "SO_LINGER",
+        libc::SOL_SOCKET,
+        libc::SO_LINGER,
+        CopyPolicy::Copy,
+    ),
+    common_option(
+        "SO_RCVBUF",
+        libc::SOL_SOCKET,
+        libc::SO_RCVBUF,
+        CopyPolicy::CopyHalved,
+    ),
+    common_option(
+        "SO_SNDBUF",
+        libc::SOL_SOCKET,
+        libc::SO_SNDBUF,
+        CopyPolicy::CopyHalved,
+    ),
+    rare_option(
+        "SO_RCVLOWAT",
+        libc::SOL_SOCKET,
+        libc::SO_RCVLOWAT,
+        CopyPolicy::Copy,
+    ),
+    rare_option(
+        "SO_OOBINLINE",
+        libc::SOL_SOCKET,
+        libc::SO_OOBINLINE,
+        CopyPolicy::Copy,
+    ),
+    rare_option(
+        "SO_ZEROCOPY",
+        libc::SOL_SOCKET,
+        libc::SO_ZEROCOPY,
+        CopyPolicy::Copy,
+    ),
+    rare_option(
+        "SO_TIMESTAMP",
+        libc::SOL_SOCKET,
+        libc::SO_TIMESTAMP,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "SO_TIMESTAMPING",
+        libc::SOL_SOCKET,
+        libc::SO_TIMESTAMPING,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "SO_BINDTODEVICE",
+        libc::SOL_SOCKET,
+        libc::SO_BINDTODEVICE,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "SO_MARK",
+        libc::SOL_SOCKET,
+        libc::SO_MARK,
+        CopyPolicy::Refuse,
+    ),
+    common_option(
+        "SO_REUSEADDR",
+        libc::SOL_SOCKET,
+        libc::SO_REUSEADDR,
+        CopyPolicy::Copy,
+    ),
+    common_option(
+        "SO_REUSEPORT",
+        libc::SOL_SOCKET,
+        libc::SO_REUSEPORT,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "SO_DONTROUTE",
+        libc::SOL_SOCKET,
+        libc::SO_DONTROUTE,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "SO_BUSY_POLL",
+        libc::SOL_SOCKET,
+        libc::SO_BUSY_POLL,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "SO_PEEK_OFF",
+        libc::SOL_SOCKET,
+        libc::SO_PEEK_OFF,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "SO_TIMESTAMPNS",
+        libc::SOL_SOCKET,
+        libc::SO_TIMESTAMPNS,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "SO_MAX_PACING_RATE",
+        libc::SOL_SOCKET,
+        libc::SO_MAX_PACING_RATE,
+        CopyPolicy::Copy,
+    ),
     // the same number reads as SO_GET_FILTER
-    rare_option("SO_ATTACH_FILTER", libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, CopyPolicy::Refuse),
+    rare_option(
+        "SO_ATTACH_FILTER",
+        libc::SOL_SOCKET,
+        libc::SO_ATTACH_FILTER,
+        CopyPolicy::Refuse,
+    ),
     TOS,
-    rare_option("SO_PRIORITY", libc::SOL_SOCKET, libc::SO_PRIORITY, CopyPolicy::CopyAfterTos),
+    rare_option(
+        "SO_PRIORITY",
+        libc::SOL_SOCKET,
+        libc::SO_PRIORITY,
+        CopyPolicy::CopyAfterTos,
+    ),
     rare_option("IP_TTL", libc::IPPROTO_IP, libc::IP_TTL, CopyPolicy::Copy),
-    common_option("IP_RECVERR", libc::IPPROTO_IP, libc::IP_RECVERR, CopyPolicy::Copy),
-    rare_option("IP_TRANSPARENT", libc::IPPROTO_IP, libc::IP_TRANSPARENT, CopyPolicy::Refuse),
-    rare_option("IP_FREEBIND", libc::IPPROTO_IP, libc::IP_FREEBIND, CopyPolicy::Refuse),
-    rare_option("IP_BIND_ADDRESS_NO_PORT", libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, CopyPolicy::Refuse),
-    common_option("IP_MTU_DISCOVER", libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, CopyPolicy::Refuse),
-    rare_option("IP_MINTTL", libc::IPPROTO_IP, libc::IP_MINTTL, CopyPolicy::Refuse),
-    rare_option("IP_OPTIONS", libc::IPPROTO_IP, libc::IP_OPTIONS, CopyPolicy::Refuse),
+    common_option(
+        "IP_RECVERR",
+        libc::IPPROTO_IP,
+        libc::IP_RECVERR,
+        CopyPolicy::Copy,
+    ),
+    rare_option(
+        "IP_TRANSPARENT",
+        libc::IPPROTO_IP,
+        libc::IP_TRANSPARENT,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "IP_FREEBIND",
+        libc::IPPROTO_IP,
+        libc::IP_FREEBIND,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "IP_BIND_ADDRESS_NO_PORT",
+        libc::IPPROTO_IP,
+        libc::IP_BIND_ADDRESS_NO_PORT,
+        CopyPolicy::Refuse,
+    ),
+    common_option(
+        "IP_MTU_DISCOVER",
+        libc::IPPROTO_IP,
+        libc::IP_MTU_DISCOVER,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "IP_MINTTL",
+        libc::IPPROTO_IP,
+        libc::IP_MINTTL,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "IP_OPTIONS",
+        libc::IPPROTO_IP,
+        libc::IP_OPTIONS,
+        CopyPolicy::Refuse,
+    ),
 ];
 
 /// Additional options of an IPv6 socket.
 const IPV6_OPTIONS: &[OptionEntry] = &[
-    common_option("IPV6_V6ONLY", libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, CopyPolicy::Refuse),
-    rare_option("IPV6_TCLASS", libc::IPPROTO_IPV6, libc::IPV6_TCLASS, CopyPolicy::Copy),
-    rare_option("IPV6_UNICAST_HOPS", libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, CopyPolicy::Copy),
-    common_option("IPV6_RECVERR", libc::IPPROTO_IPV6, libc::IPV6_RECVERR, CopyPolicy::Copy),
+    common_option(
+        "IPV6_V6ONLY",
+        libc::IPPROTO_IPV6,
+        libc::IPV6_V6ONLY,
+        CopyPolicy::Refuse,
+    ),
+    rare_option(
+        "IPV6_TCLASS",
+        libc::IPPROTO_IPV6,
+        libc::IPV6_TCLASS,
+        CopyPolicy::Copy,
+    ),
+    rare_option(
+        "IPV6_UNICAST_HOPS",
+        libc::IPPROTO_IPV6,
+        libc::IPV6_UNICAST_HOPS,
+        CopyPolicy::Copy,
+    ),
+    common_option(
+        "IPV6_RECVERR",
+        libc::IPPROTO_IPV6,
+        libc::IPV6_RECVERR,
+        CopyPolicy::Copy,
+    ),
 ];
 
 /// Options without effect on a TCP socket, or only for datagrams.
@@ -117,12 +384,16 @@ const IGNORED_OPTIONS: &[(i32, i32)] = &[
 /// Returns levels and numbers of options that the seccomp filter does not report, because they are
 /// always or never compared.
 pub(crate) fn unreported_options() -> impl Iterator<Item = (i32, i32)> {
-    let usual = options_for(true).filter(|entry| entry.common).map(|entry| (entry.level, entry.number));
+    let usual = options_for(true)
+        .filter(|entry| entry.common)
+        .map(|entry| (entry.level, entry.number));
     usual.chain(IGNORED_OPTIONS.iter().copied())
 }
 
 fn options_for(v6: bool) -> impl Iterator<Item = &'static OptionEntry> {
-    IPV4_OPTIONS.iter().chain(if v6 { IPV6_OPTIONS } else { &[] })
+    IPV4_OPTIONS
+        .iter()
+        .chain(if v6 { IPV6_OPTIONS } else { &[] })
 }
 
 /// Value of an option; the longest here is a time of two words.
@@ -137,7 +408,10 @@ impl OptionValue {
     fn read_from(socket: impl AsFd, entry: &OptionEntry) -> Self {
         let mut octets = [0; 16];
         let length = get_option(socket, entry.level, entry.number, &mut octets);
-        Self { octets, length: length.map_or(u8::MAX, |length| length as u8) }
+        Self {
+            octets,
+            length: length.map_or(u8::MAX, |length| length as u8),
+        }
     }
 }
 
@@ -164,7 +438,12 @@ impl std::fmt::Debug for OptionEntry {
 impl SocketOptions {
     /// Reads the options of an `AF_INET6` socket if `v6`, else of an `AF_INET` one.
     pub fn read_from(socket: impl AsFd, v6: bool) -> Self {
-        Self { values: options_for(v6).map(|entry| OptionValue::read_from(&socket, entry)).collect(), v6 }
+        Self {
+            values: options_for(v6)
+                .map(|entry| OptionValue::read_from(&socket, entry))
+                .collect(),
+            v6,
+        }
     }
 
     /// Compares a socket with these defaults, and returns the changes for its replacement.
@@ -175,15 +454,26 @@ impl SocketOptions {
     ///
     /// # Errors
     /// Returns the name of an option that cannot be copied.
-    pub fn changes_on(&self, socket: impl AsFd, all: bool) -> Result<Vec<OptionChange>, &'static str> {
+    pub fn changes_on(
+        &self,
+        socket: impl AsFd,
+        all: bool,
+    ) -> Result<Vec<OptionChange>, &'static str> {
         let mut changes = Vec::new();
-        for (entry, default) in options_for(self.v6).zip(&self.values).filter(|(entry, _)| all || entry.common) {
+        for (entry, default) in options_for(self.v6)
+            .zip(&self.values)
+            .filter(|(entry, _)| all || entry.common)
+        {
             let value = OptionValue::read_from(&socket, entry);
             let after = entry.policy == CopyPolicy::CopyAfterTos
-                && changes.iter().any(|change: &OptionChange| change.option_name() == TOS.name);
+                && changes
+                    .iter()
+                    .any(|change: &OptionChange| change.option_name() == TOS.name);
             match entry.policy {
                 _ if value == *default && !after => {}
-                CopyPolicy::Copy | CopyPolicy::CopyHalved | CopyPolicy::CopyAfterTos if value.length != u8::MAX => {
+                CopyPolicy::Copy | CopyPolicy::CopyHalved | CopyPolicy::CopyAfterTos
+                    if value.length != u8::MAX =>
+                {
                     changes.push(OptionChange { entry, value })
                 }
                 _ => return Err(entry.name),
@@ -206,7 +496,12 @@ impl OptionChange {
                 let half = i32::from_ne_bytes([a, b, c, d]) / 2;
                 set_option(socket, entry.level, entry.number, &half.to_ne_bytes())
             }
-            _ => set_option(socket, entry.level, entry.number, &value.octets[..usize::from(value.length)]),
+            _ => set_option(
+                socket,
+                entry.level,
+                entry.number,
+                &value.octets[..usize::from(value.length)],
+            ),
         }
     }
 
@@ -223,7 +518,11 @@ mod tests {
     use std::time::Duration;
 
     fn new_socket(v6: bool) -> std::os::fd::OwnedFd {
-        let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+        let family = if v6 {
+            AddressFamily::INET6
+        } else {
+            AddressFamily::INET
+        };
         socket(family, SocketType::STREAM, None).unwrap()
     }
 
@@ -231,9 +530,16 @@ mod tests {
     fn new_sockets_have_no_changes() {
         for v6 in [false, true] {
             let defaults = SocketOptions::read_from(new_socket(v6), v6);
-            assert!(defaults.changes_on(new_socket(v6), true).unwrap().is_empty());
-            let unread: Vec<_> =
-                options_for(v6).zip(&defaults.values).filter(|(_, value)| value.length == u8::MAX).collect();
+            assert!(
+                defaults
+                    .changes_on(new_socket(v6), true)
+                    .unwrap()
+                    .is_empty()
+            );
+            let unread: Vec<_> = options_for(v6)
+                .zip(&defaults.values)
+                .filter(|(_, value)| value.length == u8::MAX)
+                .collect();
             assert!(unread.is_empty(), "{unread:?}");
         }
     }
@@ -246,26 +552,49 @@ mod tests {
         sockopt::set_tcp_keepidle(&original, Duration::from_secs(7)).unwrap();
         sockopt::set_socket_linger(&original, Some(Duration::from_secs(3))).unwrap();
         sockopt::set_socket_recv_buffer_size(&original, 20_000).unwrap();
-        sockopt::set_socket_timeout(&original, sockopt::Timeout::Recv, Some(Duration::from_millis(1500))).unwrap();
+        sockopt::set_socket_timeout(
+            &original,
+            sockopt::Timeout::Recv,
+            Some(Duration::from_millis(1500)),
+        )
+        .unwrap();
         sockopt::set_ip_tos(&original, 0x20).unwrap();
         let new = SocketOptions::read_from(&replacement, false);
         let changes = new.changes_on(&original, true).unwrap();
         assert_eq!(changes.len(), 8, "{changes:?}");
-        changes.iter().for_each(|change| change.apply_to(&replacement).unwrap());
-        assert!(SocketOptions::read_from(&original, false).changes_on(&replacement, true).unwrap().is_empty());
+        changes
+            .iter()
+            .for_each(|change| change.apply_to(&replacement).unwrap());
+        assert!(
+            SocketOptions::read_from(&original, false)
+                .changes_on(&replacement, true)
+                .unwrap()
+                .is_empty()
+        );
     }
 
     #[test]
     fn rare_options_are_checked_only_on_request() {
-        let (original, new) = (new_socket(false), SocketOptions::read_from(new_socket(false), false));
+        let (original, new) = (
+            new_socket(false),
+            SocketOptions::read_from(new_socket(false), false),
+        );
         sockopt::set_tcp_congestion(&original, "reno").unwrap();
         sockopt::set_tcp_nodelay(&original, true).unwrap();
         assert_eq!(new.changes_on(&original, false).unwrap().len(), 1);
-        assert_eq!(new.changes_on(&original, true).unwrap_err(), "TCP_CONGESTION");
+        assert_eq!(
+            new.changes_on(&original, true).unwrap_err(),
+            "TCP_CONGESTION"
+        );
         let untold: Vec<_> = unreported_options().collect();
-        let compared: Vec<_> =
-            options_for(true).filter(|entry| !entry.common).map(|entry| (entry.level, entry.number)).collect();
-        assert!(compared.iter().all(|option| !untold.contains(option)), "an option is neither reported nor compared");
+        let compared: Vec<_> = options_for(true)
+            .filter(|entry| !entry.common)
+            .map(|entry| (entry.level, entry.number))
+            .collect();
+        assert!(
+            compared.iter().all(|option| !untold.contains(option)),
+            "an option is neither reported nor compared"
+        );
     }
 
     #[test]
@@ -273,9 +602,18 @@ mod tests {
         for priority in [0, 4] {
             let (original, replacement) = (new_socket(false), new_socket(false));
             sockopt::set_ip_tos(&original, 0x48).unwrap(); // sets the priority to 2
-            set_option(&original, libc::SOL_SOCKET, libc::SO_PRIORITY, &i32::to_ne_bytes(priority)).unwrap();
+            set_option(
+                &original,
+                libc::SOL_SOCKET,
+                libc::SO_PRIORITY,
+                &i32::to_ne_bytes(priority),
+            )
+            .unwrap();
             let new = SocketOptions::read_from(&replacement, false);
-            new.changes_on(&original, true).unwrap().iter().for_each(|change| change.apply_to(&replacement).unwrap());
+            new.changes_on(&original, true)
+                .unwrap()
+                .iter()
+                .for_each(|change| change.apply_to(&replacement).unwrap());
             assert_eq!(
                 SocketOptions::read_from(&original, false),
                 SocketOptions::read_from(&replacement, false),
@@ -289,13 +627,17 @@ mod tests {
         let original = new_socket(true);
         sockopt::set_ipv6_v6only(&original, true).unwrap();
         assert_eq!(
-            SocketOptions::read_from(new_socket(true), true).changes_on(&original, true).unwrap_err(),
+            SocketOptions::read_from(new_socket(true), true)
+                .changes_on(&original, true)
+                .unwrap_err(),
             "IPV6_V6ONLY"
         );
         let original = new_socket(false);
         sockopt::set_tcp_congestion(&original, "reno").unwrap();
         assert_eq!(
-            SocketOptions::read_from(new_socket(false), false).changes_on(&original, true).unwrap_err(),
+            SocketOptions::read_from(new_socket(false), false)
+                .changes_on(&original, true)
+                .unwrap_err(),
             "TCP_CONGESTION"
         );
     }

@@ -32,10 +32,17 @@ const SOURCE_V6: u32 = 8;
 /// # Errors
 /// Fails when it is not connected, or already has a locked filter.
 pub fn lock_to_peer(socket: impl AsFd) -> io::Result<()> {
-    let peer = SocketAddr::try_from(rustix::net::getpeername(&socket)?.ok_or(io::ErrorKind::NotConnected)?)?;
+    let peer = SocketAddr::try_from(
+        rustix::net::getpeername(&socket)?.ok_or(io::ErrorKind::NotConnected)?,
+    )?;
     raw_options::attach_filter(&socket, &mut peer_filter(peer))?;
     // The filter comes first: a locked socket accepts no other.
-    raw_options::set_option(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1_i32.to_ne_bytes())
+    raw_options::set_option(
+        &socket,
+        libc::SOL_SOCKET,
+        libc::SO_LOCK_FILTER,
+        &1_i32.to_ne_bytes(),
+    )
 }
 
 /// Returns whether a socket's filter is locked.
@@ -56,8 +63,15 @@ fn peer_filter(peer: SocketAddr) -> Vec<libc::sock_filter> {
         }
         IpAddr::V6(address) => {
             let words = address.octets();
-            let words = words.chunks_exact(4).map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]]));
-            checks.extend((0..).step_by(4).map(|at| NETWORK_HEADER + SOURCE_V6 + at).zip(words));
+            let words = words
+                .chunks_exact(4)
+                .map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]]));
+            checks.extend(
+                (0..)
+                    .step_by(4)
+                    .map(|at| NETWORK_HEADER + SOURCE_V6 + at)
+                    .zip(words),
+            );
             assemble_filter(6, &checks, peer.port())
         }
     }
@@ -65,14 +79,24 @@ fn peer_filter(peer: SocketAddr) -> Vec<libc::sock_filter> {
 
 fn assemble_filter(version: u32, words: &[(u32, u32)], port: u16) -> Vec<libc::sock_filter> {
     let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut program =
-        vec![op(LOAD_OCTET, 0, 0, NETWORK_HEADER), op(SHIFT_RIGHT, 0, 0, 4), op(JUMP_EQUAL, 0, 0, version)];
+    let mut program = vec![
+        op(LOAD_OCTET, 0, 0, NETWORK_HEADER),
+        op(SHIFT_RIGHT, 0, 0, 4),
+        op(JUMP_EQUAL, 0, 0, version),
+    ];
     for &(at, word) in words {
         program.extend([op(LOAD_WORD, 0, 0, at), op(JUMP_EQUAL, 0, 0, word)]);
     }
-    program.extend([op(LOAD_HALF, 0, 0, 0), op(JUMP_EQUAL, 0, 0, u32::from(port))]);
+    program.extend([
+        op(LOAD_HALF, 0, 0, 0),
+        op(JUMP_EQUAL, 0, 0, u32::from(port)),
+    ]);
     let end = program.len(); // after the checks: accept the whole packet, or drop it
-    for (at, check) in program.iter_mut().enumerate().filter(|(_, op)| op.code == JUMP_EQUAL) {
+    for (at, check) in program
+        .iter_mut()
+        .enumerate()
+        .filter(|(_, op)| op.code == JUMP_EQUAL)
+    {
         check.jf = (end - at) as u8;
     }
     program.extend([op(RETURN, 0, 0, u32::MAX), op(RETURN, 0, 0, 0)]);
@@ -82,7 +106,9 @@ fn assemble_filter(version: u32, words: &[(u32, u32)], port: u16) -> Vec<libc::s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, connect_unspec, listen, socket_with};
+    use rustix::net::{
+        AddressFamily, SocketFlags, SocketType, connect_unspec, listen, socket_with,
+    };
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::OwnedFd;
@@ -102,20 +128,31 @@ mod tests {
         let _ = rustix::net::connect(&socket, &other); // the connection is in progress
         let timeout = Timespec::try_from(timeout).unwrap();
         poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&timeout)).unwrap() == 1
-            && super::raw_options::tcp_state(&socket).unwrap() == super::raw_options::TcpState::Established
+            && super::raw_options::tcp_state(&socket).unwrap()
+                == super::raw_options::TcpState::Established
     }
 
     fn assert_reaches_only_its_peer(at: &str) {
         let ((peer, address), (_other, other_address)) = (bind_server(at), bind_server(at));
-        let (free, mut locked_socket) = (TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap());
+        let (free, mut locked_socket) = (
+            TcpStream::connect(address).unwrap(),
+            TcpStream::connect(address).unwrap(),
+        );
         lock_to_peer(&locked_socket).unwrap();
         assert!(is_filter_locked(&locked_socket) && !is_filter_locked(&free));
         let _ = peer.accept().unwrap();
         peer.accept().unwrap().0.write_all(b"hello").unwrap();
         let mut received = [0; 5];
         locked_socket.read_exact(&mut received).unwrap();
-        assert!(reconnects(free, other_address, Duration::from_secs(10)), "a socket without a filter reconnects");
-        assert!(!reconnects(locked_socket, other_address, Duration::from_millis(300)));
+        assert!(
+            reconnects(free, other_address, Duration::from_secs(10)),
+            "a socket without a filter reconnects"
+        );
+        assert!(!reconnects(
+            locked_socket,
+            other_address,
+            Duration::from_millis(300)
+        ));
     }
 
     #[test]
@@ -126,16 +163,26 @@ mod tests {
 
     #[test]
     fn a_locked_mapped_socket_reaches_only_its_peer() {
-        let ((_peer, address), (_other, other_address)) = (bind_server("127.0.0.1:0"), bind_server("127.0.0.1:0"));
+        let ((_peer, address), (_other, other_address)) =
+            (bind_server("127.0.0.1:0"), bind_server("127.0.0.1:0"));
         let mapped = |to: SocketAddr| match to.ip() {
             IpAddr::V4(v4) => SocketAddr::from((v4.to_ipv6_mapped(), to.port())),
             IpAddr::V6(_) => to,
         };
-        let locked_socket: OwnedFd =
-            socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let locked_socket: OwnedFd = socket_with(
+            AddressFamily::INET6,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
         rustix::net::connect(&locked_socket, &mapped(address)).unwrap();
         lock_to_peer(&locked_socket).unwrap();
-        assert!(!reconnects(TcpStream::from(locked_socket), mapped(other_address), Duration::from_millis(300)));
+        assert!(!reconnects(
+            TcpStream::from(locked_socket),
+            mapped(other_address),
+            Duration::from_millis(300)
+        ));
     }
 
     #[test]
@@ -149,11 +196,15 @@ mod tests {
             connect_unspec(&socket).unwrap();
             listen(&socket, 1).unwrap();
             let at = (address.ip(), socket.local_addr().unwrap().port());
-            let reached = TcpStream::connect_timeout(&at.into(), Duration::from_millis(300)).is_ok();
+            let reached =
+                TcpStream::connect_timeout(&at.into(), Duration::from_millis(300)).is_ok();
             drop(socket);
             reached
         };
-        assert!(reached(false), "a socket without a filter accepts connections");
+        assert!(
+            reached(false),
+            "a socket without a filter accepts connections"
+        );
         assert!(!reached(true));
     }
 
@@ -164,7 +215,23 @@ mod tests {
         lock_to_peer(&locked_socket).unwrap();
         assert!(lock_to_peer(&locked_socket).is_err());
         let zero = 0_i32.to_ne_bytes();
-        assert!(raw_options::set_option(&locked_socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &zero).is_err());
-        assert!(raw_options::set_option(&locked_socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &zero).is_err());
+        assert!(
+            raw_options::set_option(
+                &locked_socket,
+                libc::SOL_SOCKET,
+                libc::SO_DETACH_FILTER,
+                &zero
+            )
+            .is_err()
+        );
+        assert!(
+            raw_options::set_option(
+                &locked_socket,
+                libc::SOL_SOCKET,
+                libc::SO_LOCK_FILTER,
+                &zero
+            )
+            .is_err()
+        );
     }
 }

@@ -39,11 +39,23 @@ impl SocketIdentity {
     /// # Errors
     /// Fails when it is not connected over IP.
     pub fn of(socket: impl AsFd) -> io::Result<Self> {
-        let (local, mut cookie) = (SocketAddr::try_from(rustix::net::getsockname(&socket)?)?, [0; 8]);
+        let (local, mut cookie) = (
+            SocketAddr::try_from(rustix::net::getsockname(&socket)?)?,
+            [0; 8],
+        );
         let peer = rustix::net::getpeername(&socket)?.ok_or(io::ErrorKind::NotConnected)?;
         get_option(&socket, libc::SOL_SOCKET, libc::SO_COOKIE, &mut cookie)?;
-        let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
-        Ok(Self { family, local, peer: peer.try_into()?, cookie: u64::from_ne_bytes(cookie) })
+        let family = if local.is_ipv4() {
+            libc::AF_INET
+        } else {
+            libc::AF_INET6
+        } as u8;
+        Ok(Self {
+            family,
+            local,
+            peer: peer.try_into()?,
+            cookie: u64::from_ne_bytes(cookie),
+        })
     }
 
     /// Returns the cookie, which [`CloseMonitor`] reports.
@@ -60,8 +72,20 @@ impl SocketIdentity {
         request.extend([0; 8]); // sequence and port; the kernel replies to the sender anyway
         request.extend([self.family, libc::IPPROTO_TCP as u8, 0, 0]);
         request.extend(u32::MAX.to_ne_bytes()); // sockets in every state
-        request.extend([self.local.port().to_be_bytes(), self.peer.port().to_be_bytes()].concat());
-        request.extend([address_words(self.local.ip()), address_words(self.peer.ip())].concat());
+        request.extend(
+            [
+                self.local.port().to_be_bytes(),
+                self.peer.port().to_be_bytes(),
+            ]
+            .concat(),
+        );
+        request.extend(
+            [
+                address_words(self.local.ip()),
+                address_words(self.peer.ip()),
+            ]
+            .concat(),
+        );
         request.extend(0_u32.to_ne_bytes()); // on any device
         request.extend((self.cookie as u32).to_ne_bytes());
         request.extend(((self.cookie >> 32) as u32).to_ne_bytes());
@@ -134,7 +158,10 @@ impl ClosedSocket {
             .get(ATTRIBUTES_OFFSET..)
             .and_then(|rest| find_attribute(rest, INET_DIAG_INFO))
             .and_then(TcpFlowInfo::parse_info);
-        Some(Self { cookie, flow_info: flow })
+        Some(Self {
+            cookie,
+            flow_info: flow,
+        })
     }
 }
 
@@ -142,7 +169,10 @@ impl ClosedSocket {
 fn find_attribute(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let (&[a, b, c, d], _) = rest.split_first_chunk::<4>()?;
-        let (length, found) = (usize::from(u16::from_ne_bytes([a, b])), u16::from_ne_bytes([c, d]));
+        let (length, found) = (
+            usize::from(u16::from_ne_bytes([a, b])),
+            u16::from_ne_bytes([c, d]),
+        );
         if found == kind {
             return rest.get(4..length);
         }
@@ -165,14 +195,16 @@ impl CloseMonitor {
         Ok(Self(socket))
     }
 
-    /// Returns the next closed socket; `None` if there is none at the moment.
+    /// Returns the next closed socket; `NoConnection` if there is none at the moment.
     ///
     /// # Errors
     /// Fails with `ENOBUFS` after an overflow: ask for each socket instead.
     pub fn next_closed(&self) -> io::Result<Option<ClosedSocket>> {
         let mut message = Vec::with_capacity(1024);
         match self.0.recv(&mut message, 0) {
-            Ok(_) => Ok(Some(ClosedSocket::parse_message(&message).ok_or(io::ErrorKind::InvalidData)?)),
+            Ok(_) => Ok(Some(
+                ClosedSocket::parse_message(&message).ok_or(io::ErrorKind::InvalidData)?,
+            )),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }
@@ -204,22 +236,39 @@ mod tests {
         for at in ["127.0.0.1:0", "[::1]:0"] {
             let server = TcpListener::bind(at).unwrap();
             let socket = TcpStream::connect(server.local_addr().unwrap()).unwrap();
-            let (peer, identity) = (server.accept().unwrap(), SocketIdentity::of(&socket).unwrap());
+            let (peer, identity) = (
+                server.accept().unwrap(),
+                SocketIdentity::of(&socket).unwrap(),
+            );
             (&socket).write_all(&[7; 300_000]).unwrap();
             let (mut peer, _) = peer;
             peer.read_exact(&mut vec![0; 300_000]).unwrap();
             drop((socket, peer));
-            let thirty_seconds = Timespec { tv_sec: 30, tv_nsec: 0 };
+            let thirty_seconds = Timespec {
+                tv_sec: 30,
+                tv_nsec: 0,
+            };
             let ended = loop {
                 match monitor.next_closed().unwrap() {
                     Some(ended) if ended.cookie == identity.cookie() => break ended,
-                    _ => poll(&mut [PollFd::new(&monitor.0, PollFlags::IN)], Some(&thirty_seconds)).unwrap(),
+                    _ => poll(
+                        &mut [PollFd::new(&monitor.0, PollFlags::IN)],
+                        Some(&thirty_seconds),
+                    )
+                    .unwrap(),
                 };
             };
             let flow = ended.flow_info.unwrap();
-            assert_eq!((flow.bytes_sent, flow.lost_segments), (300_000, 0), "{flow:?}");
+            assert_eq!(
+                (flow.bytes_sent, flow.lost_segments),
+                (300_000, 0),
+                "{flow:?}"
+            );
             assert!(
-                flow.delivery_rate > 0 && flow.cwnd_segments > 1 && flow.mss_bytes > 500 && flow.min_rtt.is_some(),
+                flow.delivery_rate > 0
+                    && flow.cwnd_segments > 1
+                    && flow.mss_bytes > 500
+                    && flow.min_rtt.is_some(),
                 "{flow:?}"
             );
         }
@@ -232,7 +281,10 @@ mod tests {
             let server = TcpListener::bind(at).unwrap();
             let socket = TcpStream::connect(server.local_addr().unwrap()).unwrap();
             let peer = server.accept().unwrap();
-            let (identity, twin) = (SocketIdentity::of(&socket).unwrap(), socket.try_clone().unwrap());
+            let (identity, twin) = (
+                SocketIdentity::of(&socket).unwrap(),
+                socket.try_clone().unwrap(),
+            );
             assert!(diag.is_open(&identity).unwrap());
             drop(socket);
             assert!(diag.is_open(&identity).unwrap());
@@ -249,7 +301,13 @@ mod tests {
     fn a_mapped_socket_is_found() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = server.local_addr().unwrap().port();
-        let mapped = TcpStream::connect(("::ffff:127.0.0.1".parse::<IpAddr>().unwrap(), port)).unwrap();
-        assert!(SockDiag::open().unwrap().is_open(&SocketIdentity::of(&mapped).unwrap()).unwrap());
+        let mapped =
+            TcpStream::connect(("::ffff:127.0.0.1".parse::<IpAddr>().unwrap(), port)).unwrap();
+        assert!(
+            SockDiag::open()
+                .unwrap()
+                .is_open(&SocketIdentity::of(&mapped).unwrap())
+                .unwrap()
+        );
     }
 }

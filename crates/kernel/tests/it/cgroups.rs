@@ -25,10 +25,17 @@ impl Drop for TestNode {
 }
 
 fn test_node(test: &str) -> TestNode {
-    TestNode(NodeCgroups::detect(&format!("test-{test}-{}", std::process::id())))
+    TestNode(NodeCgroups::detect(&format!(
+        "test-{test}-{}",
+        std::process::id()
+    )))
 }
 
-fn set_limits(cgroups: &NodeCgroups, spec: &mut SandboxSpec, limits: ResourceLimits) -> InstanceCgroup {
+fn set_limits(
+    cgroups: &NodeCgroups,
+    spec: &mut SandboxSpec,
+    limits: ResourceLimits,
+) -> InstanceCgroup {
     let cgroup = cgroups.create_instance(spec.instance, &limits).unwrap();
     spec.cgroup_join_files = cgroup.join_files();
     cgroup
@@ -37,7 +44,10 @@ fn set_limits(cgroups: &NodeCgroups, spec: &mut SandboxSpec, limits: ResourceLim
 macro_rules! need_controller {
     ($cgroups:expr, $controller:expr) => {
         if $cgroups.missing_controllers().contains(&$controller) {
-            skip!("the {} controller is unavailable on this machine", $controller);
+            skip!(
+                "the {} controller is unavailable on this machine",
+                $controller
+            );
         }
     };
 }
@@ -48,10 +58,20 @@ fn an_instance_above_its_memory_limit_is_killed() {
     let (lab, cgroups) = (Lab::new(), test_node("memory"));
     need_controller!(cgroups, CgroupController::Memory);
     let mut spec = lab.python("print('begin', flush=True); x = bytearray(200 << 20); print('end')");
-    let cgroup =
-        set_limits(&cgroups, &mut spec, ResourceLimits { memory_bytes: Some(64 << 20), ..ResourceLimits::default() });
+    let cgroup = set_limits(
+        &cgroups,
+        &mut spec,
+        ResourceLimits {
+            memory_bytes: Some(64 << 20),
+            ..ResourceLimits::default()
+        },
+    );
     let result = lab.run(&spec);
-    assert_eq!((result.out.as_str(), result.signal), ("begin\n", Some(9)), "{result:?}");
+    assert_eq!(
+        (result.out.as_str(), result.signal),
+        ("begin\n", Some(9)),
+        "{result:?}"
+    );
     cgroup.remove_now().unwrap();
 }
 
@@ -62,8 +82,14 @@ fn files_in_tmp_count_as_memory() {
     need_controller!(cgroups, CgroupController::Memory);
     let mut spec = lab.shell("head -c 50m /dev/zero > /tmp/x; stat -c %s /tmp/x");
     spec.tmp_bytes = 99 << 20;
-    let _cgroup =
-        set_limits(&cgroups, &mut spec, ResourceLimits { memory_bytes: Some(32 << 20), ..ResourceLimits::default() });
+    let _cgroup = set_limits(
+        &cgroups,
+        &mut spec,
+        ResourceLimits {
+            memory_bytes: Some(32 << 20),
+            ..ResourceLimits::default()
+        },
+    );
     let result = lab.run(&spec);
     assert!(!result.out.contains("52428800"), "{result:?}");
 }
@@ -82,7 +108,14 @@ try:
 except BlockingIOError: print(n, flush=True)
 os._exit(0)";
     let mut spec = lab.python(script);
-    let cgroup = set_limits(&cgroups, &mut spec, ResourceLimits { pids: Some(20), ..ResourceLimits::default() });
+    let cgroup = set_limits(
+        &cgroups,
+        &mut spec,
+        ResourceLimits {
+            pids: Some(20),
+            ..ResourceLimits::default()
+        },
+    );
     let result = lab.run(&spec);
     assert_eq!(result.out, "19\n", "{result:?}");
     cgroup.remove_now().unwrap();
@@ -95,10 +128,20 @@ fn usage_is_counted() {
     need_controller!(cgroups, CgroupController::Memory);
     let mut spec = lab
         .python("x = bytearray(30 << 20); sum(range(10**6)); print('used', flush=True); import time; time.sleep(60)");
-    let cgroup = set_limits(&cgroups, &mut spec, ResourceLimits { cpu_millis: Some(900), ..ResourceLimits::default() });
+    let cgroup = set_limits(
+        &cgroups,
+        &mut spec,
+        ResourceLimits {
+            cpu_millis: Some(900),
+            ..ResourceLimits::default()
+        },
+    );
     let (running, _) = lab.start(&spec);
     let usage = cgroup.read_usage().unwrap();
-    assert!(usage.memory_bytes > 30 << 20 && usage.cpu.as_micros() > 1_000, "{usage:?}");
+    assert!(
+        usage.memory_bytes > 30 << 20 && usage.cpu.as_micros() > 1_000,
+        "{usage:?}"
+    );
     kill(running);
     cgroup.remove_now().unwrap();
 }
@@ -108,16 +151,25 @@ fn a_sweep_kills_and_removes_leftovers() {
     need_root!();
     let cgroups = test_node("sweep");
     need_controller!(cgroups, CgroupController::Pids);
-    let left = cgroups.create_instance(nearpath_types::InstanceId(9), &ResourceLimits::default()).unwrap();
+    let left = cgroups
+        .create_instance(nearpath_types::InstanceId(9), &ResourceLimits::default())
+        .unwrap();
     let mut orphan = Command::new("/bin/sleep").arg("60").spawn().unwrap();
     for file in left.join_files() {
         fs::write(file, orphan.id().to_string()).unwrap();
     }
-    let folders: Vec<_> = left.join_files().iter().map(|file| file.parent().unwrap().to_owned()).collect();
+    let folders: Vec<_> = left
+        .join_files()
+        .iter()
+        .map(|file| file.parent().unwrap().to_owned())
+        .collect();
     std::mem::forget(left); // as if the node had been killed
     let waiter = std::thread::spawn(move || orphan.wait().unwrap()); // a zombie still counts as a member
     let swept = cgroups.sweep_leftovers().unwrap();
-    assert!(swept.killed >= 1 && swept.removed == folders.len(), "{swept:?}");
+    assert!(
+        swept.killed >= 1 && swept.removed == folders.len(),
+        "{swept:?}"
+    );
     assert!(!waiter.join().unwrap().success());
     assert!(folders.iter().all(|folder| !folder.exists()), "{folders:?}");
     assert_eq!(cgroups.sweep_leftovers().unwrap().removed, 0);

@@ -43,8 +43,11 @@ fn accept_one(listener: TcpListener) -> JoinHandle<(SocketAddr, SocketAddr)> {
 fn connecting_spec(lab: &Lab) -> (SandboxSpec, Eip) {
     let mut spec = lab.python(CONNECT_ALL);
     let network = spec.network.as_mut().unwrap();
-    network.destinations =
-        vec![DestinationRoute { address: DECLARED, prefix_len: 32, hostname: Some("db.shop".into()) }];
+    network.destinations = vec![DestinationRoute {
+        address: DECLARED,
+        prefix_len: 32,
+        hostname: Some("db.shop".into()),
+    }];
     let eip = network.eip;
     (spec, eip)
 }
@@ -63,9 +66,23 @@ fn only_declared_addresses_are_reachable() {
     let none = "Network is unreachable";
     // The gateway's own address would reach the listener too, and the proxy would refuse it. The
     // listener is closed by then.
-    assert_eq!(lines, ["welcome", "Connection refused", none, "Connection refused", none], "{result:?}");
+    assert_eq!(
+        lines,
+        [
+            "welcome",
+            "Connection refused",
+            none,
+            "Connection refused",
+            none
+        ],
+        "{result:?}"
+    );
     let (from, to) = caller.join().unwrap();
-    assert_eq!((from.ip(), to), (eip.0.into(), (DECLARED, PORT).into()), "source and destination");
+    assert_eq!(
+        (from.ip(), to),
+        (eip.0.into(), (DECLARED, PORT).into()),
+        "source and destination"
+    );
 }
 
 #[test]
@@ -75,11 +92,18 @@ fn a_removed_address_is_unreachable() {
     let listener_set = EgressListener::in_hub(&lab.hub).unwrap();
     listener_set.add_address(DECLARED).unwrap();
     let _listener = listener_set.listen_on(PORT).unwrap();
-    let connect = |to| nearpath_kernel::namespace::run_in_netns(&*lab.hub, || std::net::TcpStream::connect((to, PORT)));
+    let connect = |to| {
+        nearpath_kernel::namespace::run_in_netns(&*lab.hub, || {
+            std::net::TcpStream::connect((to, PORT))
+        })
+    };
     assert!(connect(DECLARED).is_ok(), "reachable before its removal");
     listener_set.remove_address(DECLARED);
     listener_set.remove_address(OTHER);
-    assert_eq!(connect(DECLARED).unwrap_err().kind(), ErrorKind::NetworkUnreachable);
+    assert_eq!(
+        connect(DECLARED).unwrap_err().kind(),
+        ErrorKind::NetworkUnreachable
+    );
 }
 
 #[test]
@@ -87,7 +111,12 @@ fn a_forwarder_delivers_only_to_declared_addresses() {
     nearpath_testkit::need_root!();
     let forwarder = match Forwarder::load_program() {
         Ok(forwarder) => Arc::new(forwarder),
-        Err(why) if matches!(why.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied) => {
+        Err(why)
+            if matches!(
+                why.kind(),
+                ErrorKind::Unsupported | ErrorKind::PermissionDenied
+            ) =>
+        {
             nearpath_testkit::skip!("BPF is unavailable: {why}")
         }
         Err(why) => panic!("{why}"),
@@ -96,7 +125,9 @@ fn a_forwarder_delivers_only_to_declared_addresses() {
     let gateway = AttachedNetns::create(&*lab.hub, Eip(GATEWAY), "gateway", NEXT_HOP).unwrap();
     let exit_netns = AttachedNetns::create(&*lab.hub, EXIT_EIP, "exit", NEXT_HOP).unwrap();
     for netns in [&gateway, &exit_netns] {
-        forwarder.attach_device(&*lab.hub, netns.eip(), netns.device()).unwrap();
+        forwarder
+            .attach_device(&*lab.hub, netns.eip(), netns.device())
+            .unwrap();
     }
     let listener_set = EgressListener::in_attached_netns(&exit_netns, forwarder.clone()).unwrap();
     for address in [DECLARED, OTHER] {
@@ -108,9 +139,21 @@ fn a_forwarder_delivers_only_to_declared_addresses() {
     let caller = accept_one(listener_set.listen_on(PORT).unwrap());
     let result = lab.run(&spec);
     let refused = "Connection refused";
-    assert_eq!(result.out.lines().collect::<Vec<_>>(), ["welcome", refused, refused, refused, refused], "{result:?}");
+    assert_eq!(
+        result.out.lines().collect::<Vec<_>>(),
+        ["welcome", refused, refused, refused, refused],
+        "{result:?}"
+    );
     let (from, to) = caller.join().unwrap();
-    assert_eq!((from.ip(), to), (eip.0.into(), (DECLARED, PORT).into()), "source and destination");
+    assert_eq!(
+        (from.ip(), to),
+        (eip.0.into(), (DECLARED, PORT).into()),
+        "source and destination"
+    );
     listener_set.forbid_instance(eip, DECLARED);
-    assert_eq!(forwarder.pair_counters(eip, Eip(DECLARED)).packets, 0, "its route is removed");
+    assert_eq!(
+        forwarder.pair_counters(eip, Eip(DECLARED)).packets,
+        0,
+        "its route is removed"
+    );
 }

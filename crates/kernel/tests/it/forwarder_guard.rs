@@ -29,8 +29,14 @@ impl ForwardedLab {
     fn new(forwarder: Forwarder) -> Self {
         let (lab, forwarder) = (Lab::with_address(NEXT_HOP), Arc::new(forwarder));
         let gateway = AttachedNetns::create(&*lab.hub, Eip(GATEWAY), "gateway", NEXT_HOP).unwrap();
-        forwarder.attach_device(&*lab.hub, gateway.eip(), gateway.device()).unwrap();
-        Self { lab, forwarder, gateway }
+        forwarder
+            .attach_device(&*lab.hub, gateway.eip(), gateway.device())
+            .unwrap();
+        Self {
+            lab,
+            forwarder,
+            gateway,
+        }
     }
 
     fn spec(&self, script: &str) -> (SandboxSpec, Eip) {
@@ -47,7 +53,12 @@ macro_rules! forwarded_lab {
         nearpath_testkit::need_root!();
         match Forwarder::load_program() {
             Ok(forwarder) => ForwardedLab::new(forwarder),
-            Err(why) if matches!(why.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied) => {
+            Err(why)
+                if matches!(
+                    why.kind(),
+                    ErrorKind::Unsupported | ErrorKind::PermissionDenied
+                ) =>
+            {
                 nearpath_testkit::skip!("BPF is unavailable: {why}")
             }
             Err(why) => panic!("{why}"),
@@ -68,7 +79,11 @@ fn the_first_packet_of_an_instance_is_forwarded() {
     });
     let result = forwarded.lab.run(&spec);
     assert_eq!(result.out, "welcome\n", "{result:?}");
-    assert_eq!(gateway.join().unwrap().ip(), eip.0, "the source is the instance's eIP");
+    assert_eq!(
+        gateway.join().unwrap().ip(),
+        eip.0,
+        "the source is the instance's eIP"
+    );
     assert!(forwarded.forwarder.pair_counters(eip, Eip(GATEWAY)).packets > 2);
     assert_eq!(forwarded.forwarder.packet_counters().denied, 0);
 }
@@ -76,10 +91,14 @@ fn the_first_packet_of_an_instance_is_forwarded() {
 #[test]
 fn without_permission_an_instance_reaches_nothing() {
     let forwarded = forwarded_lab!();
-    let _listener = run_in_netns(&forwarded.gateway, || TcpListener::bind((GATEWAY, 7000))).unwrap();
+    let _listener =
+        run_in_netns(&forwarded.gateway, || TcpListener::bind((GATEWAY, 7000))).unwrap();
     let (spec, eip) = forwarded.spec(CONNECT_AT_ONCE);
     let result = forwarded.lab.run(&spec);
     assert!(result.out.starts_with("no:"), "{result:?}");
     assert!(forwarded.forwarder.packet_counters().denied > 0);
-    assert_eq!(forwarded.forwarder.pair_counters(eip, Eip(GATEWAY)).packets, 0);
+    assert_eq!(
+        forwarded.forwarder.pair_counters(eip, Eip(GATEWAY)).packets,
+        0
+    );
 }

@@ -1,5 +1,8 @@
 //! The kernel crate against the real kernel. One binary, so that it links once.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on says so by panicking"
+)]
 
 mod cgroups;
 mod egress_listener;

@@ -12,13 +12,20 @@ use nearpath_testkit::need_root;
 fn an_instance_sees_only_its_own_files() {
     need_root!();
     let lab = Lab::new();
-    let result =
-        lab.run(&lab.shell("ls -a / /home /etc /dev /run; ls /root /work /sys /boot /var/lib /home/app/function"));
+    let result = lab.run(&lab.shell(
+        "ls -a / /home /etc /dev /run; ls /root /work /sys /boot /var/lib /home/app/function",
+    ));
     for hidden in ["root", "work", "sys", "boot", "shadow", "mem", "sda"] {
-        assert!(!result.out.lines().any(|line| line == hidden), "{hidden} shows: {result:?}");
+        assert!(
+            !result.out.lines().any(|line| line == hidden),
+            "{hidden} shows: {result:?}"
+        );
     }
     for shown in ["usr", "tmp", "proc", "hosts", "null", "nearpath"] {
-        assert!(result.out.lines().any(|line| line == shown), "{shown} is missing: {result:?}");
+        assert!(
+            result.out.lines().any(|line| line == shown),
+            "{shown} is missing: {result:?}"
+        );
     }
     assert_eq!(result.err.matches("cannot access").count(), 6, "{result:?}");
 }
@@ -32,9 +39,15 @@ fn an_instance_sees_only_its_own_processes_and_mounts() {
     ));
     let mut lines = result.out.lines();
     assert_eq!(lines.next(), Some("1"), "{result:?}");
-    assert!(lines.next().unwrap().parse::<u32>().unwrap() <= 3, "{result:?}");
+    assert!(
+        lines.next().unwrap().parse::<u32>().unwrap() <= 3,
+        "{result:?}"
+    );
     assert!(lines.next().unwrap().starts_with('i'), "{result:?}");
-    assert!(!result.out.contains("/sys") && !result.out.contains("test-"), "{result:?}");
+    assert!(
+        !result.out.contains("/sys") && !result.out.contains("test-"),
+        "{result:?}"
+    );
 }
 
 #[test]
@@ -45,16 +58,28 @@ fn an_instance_has_no_privileges() {
     let result = lab.run(&spec);
     let uid = spec.uid.to_string();
     let has = |name: &str, value: &str| {
-        let line = result.out.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        let line = result
+            .out
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_default();
         assert_eq!(line.split_whitespace().nth(1), Some(value), "{result:?}");
     };
-    for (name, value) in [("Uid:", uid.as_str()), ("Gid:", &uid), ("NoNewPrivs:", "1"), ("Seccomp:", "2")] {
+    for (name, value) in [
+        ("Uid:", uid.as_str()),
+        ("Gid:", &uid),
+        ("NoNewPrivs:", "1"),
+        ("Seccomp:", "2"),
+    ] {
         has(name, value);
     }
     for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
         has(set, "0000000000000000");
     }
-    assert!(result.out.lines().any(|line| line.trim_end() == "Groups:"), "{result:?}");
+    assert!(
+        result.out.lines().any(|line| line.trim_end() == "Groups:"),
+        "{result:?}"
+    );
     assert!(result.out.ends_with("\n0\n0022\n"), "{result:?}");
 }
 
@@ -66,7 +91,10 @@ fn an_instance_inherits_five_descriptors_and_its_environment() {
         lab.python("import os; print(sorted(int(f) for f in os.listdir('/proc/self/fd'))[:-1], sorted(os.environ))");
     spec.environment.insert("COLOUR".into(), "blue".into());
     let result = lab.run(&spec);
-    assert!(result.out.starts_with("[0, 1, 2, 3, 4] ['COLOUR', "), "{result:?}");
+    assert!(
+        result.out.starts_with("[0, 1, 2, 3, 4] ['COLOUR', "),
+        "{result:?}"
+    );
     assert!(!result.out.contains("CARGO"), "{result:?}");
 }
 
@@ -99,23 +127,32 @@ fn the_function_folder_is_read_only() {
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::write(folder.path().join("handler.py"), "cake").unwrap();
     let mut spec = lab.shell("pwd; cat handler.py; echo x > handler.py || echo refused");
-    spec.binds =
-        vec![BindMount { source: folder.path().into(), target: SandboxSpec::FUNCTION_DIR.into(), writable: false }];
+    spec.binds = vec![BindMount {
+        source: folder.path().into(),
+        target: SandboxSpec::FUNCTION_DIR.into(),
+        writable: false,
+    }];
     spec.workdir = SandboxSpec::FUNCTION_DIR.into();
     let result = lab.run(&spec);
-    assert_eq!(result.out, "/home/app/function\ncakerefused\n", "{result:?}");
+    assert_eq!(
+        result.out, "/home/app/function\ncakerefused\n",
+        "{result:?}"
+    );
 }
 
 #[test]
 fn secrets_are_visible_only_to_their_instance() {
     need_root!();
     let lab = Lab::new();
-    let mut spec = lab.shell("cd /var/openfaas/secrets; stat -c '%a %u' . key; cat key; echo x >> key || echo refused");
+    let mut spec = lab.shell(
+        "cd /var/openfaas/secrets; stat -c '%a %u' . key; cat key; echo x >> key || echo refused",
+    );
     spec.secrets.insert("key".into(), b"\xffbytes\n".to_vec());
     spec.uid = 204_321;
     let result = lab.run(&spec);
     assert!(
-        result.out.starts_with("700 204321\n400 204321\n") && result.out.ends_with("bytes\nrefused\n"),
+        result.out.starts_with("700 204321\n400 204321\n")
+            && result.out.ends_with("bytes\nrefused\n"),
         "{result:?}"
     );
     let other = lab.run(&lab.shell("ls /var/openfaas/secrets"));
@@ -162,9 +199,15 @@ fn a_failure_names_its_step() {
     need_root!();
     let lab = Lab::new();
     let mut spec = lab.shell("true");
-    spec.binds = vec![BindMount { source: "/nowhere".into(), target: "/x".into(), writable: false }];
+    spec.binds = vec![BindMount {
+        source: "/nowhere".into(),
+        target: "/x".into(),
+        writable: false,
+    }];
     let result = lab.run(&spec);
-    let Some(StartNote::Failed(why)) = result.notes.last() else { panic!("{result:?}") };
+    let Some(StartNote::Failed(why)) = result.notes.last() else {
+        panic!("{result:?}")
+    };
     assert!(why.starts_with("root: /nowhere: No such file"), "{why}");
     let mut spec = lab.again(&spec);
     spec.binds.clear();
@@ -185,6 +228,9 @@ fn phases_are_reported_in_order() {
         StartNote::Phase { name, .. } => name.as_str(),
         other => panic!("{other:?}"),
     });
-    assert_eq!(names.collect::<Vec<_>>(), ["cgroup", "network", "root", "lockdown"]);
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        ["cgroup", "network", "root", "lockdown"]
+    );
     assert_eq!(result.code, Some(0), "{result:?}");
 }

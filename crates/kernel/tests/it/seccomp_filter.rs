@@ -57,7 +57,11 @@ fn listed_calls_fail_with_eperm() {
     need_root!();
     let lab = Lab::new();
     let result = lab.run(&lab.python(TRY_CALLS));
-    assert_eq!(result.out.lines().count(), TRY_CALLS.matches("\ncall(").count(), "{result:?}");
+    assert_eq!(
+        result.out.lines().count(),
+        TRY_CALLS.matches("\ncall(").count(),
+        "{result:?}"
+    );
     for line in result.out.lines() {
         assert!(line.ends_with(" EPERM"), "{line}: {result:?}");
     }
@@ -75,7 +79,10 @@ print(subprocess.run(['/bin/echo', 'child'], capture_output=True, text=True).std
 print(socket.if_nameindex(), libc.personality(0xffffffff))
 a, b = socket.socketpair(); a.send(b'x'); print(b.recv(1))";
     let result = lab.run(&lab.python(script));
-    assert_eq!(result.out, "-1 38\nthread\nchild\n[(1, 'lo'), (2, 'eth0')] 0\nb'x'\n", "{result:?}");
+    assert_eq!(
+        result.out, "-1 38\nthread\nchild\n[(1, 'lo'), (2, 'eth0')] 0\nb'x'\n",
+        "{result:?}"
+    );
 }
 
 /// Other ABIs use other numbers, so a filter that ignored them could be bypassed.

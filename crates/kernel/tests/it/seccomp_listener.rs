@@ -13,10 +13,17 @@ use nearpath_kernel::sockets::lock_to_peer;
 use nearpath_testkit::{need_root, skip};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Waits up to 30 seconds for the next call; `None` after the hangup.
+/// Waits up to 30 seconds for the next call; `NoConnection` after the hangup.
 fn next_call(listener: &SeccompListener) -> Option<ConnectCall> {
-    let thirty_seconds = Timespec { tv_sec: 30, tv_nsec: 0 };
-    poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&thirty_seconds)).unwrap();
+    let thirty_seconds = Timespec {
+        tv_sec: 30,
+        tv_nsec: 0,
+    };
+    poll(
+        &mut [PollFd::new(listener, PollFlags::IN)],
+        Some(&thirty_seconds),
+    )
+    .unwrap();
     match listener.try_next().unwrap() {
         ListenerEvent::Call(call) => Some(call),
         ListenerEvent::HungUp => None,
@@ -53,12 +60,17 @@ except OSError as e: print(errno.errorcode.get(e.errno, 'timeout'))
 #[test]
 fn a_replaced_socket_reaches_only_its_peer() {
     need_root!();
-    let (host_listener, other_listener) =
-        (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let (host_listener, other_listener) = (
+        TcpListener::bind("127.0.0.1:0").unwrap(),
+        TcpListener::bind("127.0.0.1:0").unwrap(),
+    );
     let lab = Lab::new();
     let mut spec = lab.python(SCRIPT);
     spec.intercept_connects = true;
-    spec.environment.insert("ELSEWHERE".into(), other_listener.local_addr().unwrap().port().to_string());
+    spec.environment.insert(
+        "ELSEWHERE".into(),
+        other_listener.local_addr().unwrap().port().to_string(),
+    );
     let launched = lab.launcher.launch_instance(&spec).unwrap();
     let handover_result = handover::receive_listener(launched.listener.as_ref().unwrap());
     let ListenerHandover { listener, .. } = match handover_result {
@@ -69,18 +81,35 @@ fn a_replaced_socket_reaches_only_its_peer() {
     assert_eq!(socket_address(&first), "10.61.0.2:7".parse().unwrap());
     let warm_socket = TcpStream::connect(host_listener.local_addr().unwrap()).unwrap();
     lock_to_peer(&warm_socket).unwrap();
-    listener.replace_socket(&first, warm_socket.as_fd(), true).unwrap();
+    listener
+        .replace_socket(&first, warm_socket.as_fd(), true)
+        .unwrap();
     drop(warm_socket);
-    host_listener.accept().unwrap().0.write_all(b"hello").unwrap();
+    host_listener
+        .accept()
+        .unwrap()
+        .0
+        .write_all(b"hello")
+        .unwrap();
     while let Some(call) = next_call(&listener) {
         listener.continue_call(&call);
     }
     let result = finish(launched);
     let lines: Vec<_> = result.out.lines().collect();
-    assert_eq!(lines[..3], ["hello 127.0.0.1", "0", "TimeoutError"], "{result:?}");
-    assert!(["ENETUNREACH", "ECONNREFUSED", "timeout"].contains(&lines[3]), "{result:?}");
+    assert_eq!(
+        lines[..3],
+        ["hello 127.0.0.1", "0", "TimeoutError"],
+        "{result:?}"
+    );
+    assert!(
+        ["ENETUNREACH", "ECONNREFUSED", "timeout"].contains(&lines[3]),
+        "{result:?}"
+    );
     other_listener.set_nonblocking(true).unwrap();
-    assert!(other_listener.accept().is_err(), "a connection reached the other listener");
+    assert!(
+        other_listener.accept().is_err(),
+        "a connection reached the other listener"
+    );
 }
 
 /// Connects fail at once when the node is gone or never received the listener.
@@ -96,5 +125,8 @@ except OSError as e: print(e.strerror)";
     let mut launched = lab.launcher.launch_instance(&spec).unwrap();
     drop(launched.listener.take());
     let result = finish(launched);
-    assert!(["Function not implemented\n", "Connection refused\n"].contains(&result.out.as_str()), "{result:?}");
+    assert!(
+        ["Function not implemented\n", "Connection refused\n"].contains(&result.out.as_str()),
+        "{result:?}"
+    );
 }

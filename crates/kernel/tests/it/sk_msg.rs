@@ -18,7 +18,9 @@ impl Endpoint {
         let (socket, node) = (TcpStream::from(seat.endpoint), TcpStream::from(seat.node));
         for stream in [&socket, &node] {
             stream.set_nonblocking(false).unwrap();
-            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(30)))
+                .unwrap();
         }
         Self { socket, node }
     }
@@ -55,7 +57,12 @@ macro_rules! router {
         match SockmapRouter::create() {
             Ok(router) => router,
             // Only missing support is skipped: a program that the kernel rejects is a failure.
-            Err(why) if matches!(why.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied) => {
+            Err(why)
+                if matches!(
+                    why.kind(),
+                    ErrorKind::Unsupported | ErrorKind::PermissionDenied
+                ) =>
+            {
                 nearpath_testkit::skip!("BPF is unavailable: {why}")
             }
             Err(why) => panic!("{why}"),
@@ -71,26 +78,56 @@ fn records_of_one_send_are_routed_separately() {
     router.allow_channel(1, 11, 3).unwrap();
     router.allow_channel(2, 12, 3).unwrap();
     // Two routes of a, one of b, and a channel without a route. The order per receiver must stay.
-    a.send(&[record(0, 10), record(1, 11), record(2, 12), record(3, 10), record(4, 99), record(5, 11)]);
+    a.send(&[
+        record(0, 10),
+        record(1, 11),
+        record(2, 12),
+        record(3, 10),
+        record(4, 99),
+        record(5, 11),
+    ]);
     assert_eq!(
         [read_record(&b.socket), read_record(&b.socket)],
         [(0, 10, 1), (3, 10, 1)],
         "the kernel sets the sender"
     );
-    assert_eq!([read_record(&c.socket), read_record(&c.socket)], [(1, 11, 1), (5, 11, 1)]);
+    assert_eq!(
+        [read_record(&c.socket), read_record(&c.socket)],
+        [(1, 11, 1), (5, 11, 1)]
+    );
     assert_eq!(
         [read_record(&a.node), read_record(&a.node)],
         [(2, 12, 1), (4, 99, 1)],
         "the node receives denied records"
     );
-    assert!([&a.socket, &a.node, &b.socket, &b.node, &c.socket, &c.node].into_iter().all(is_empty));
-    assert_eq!(router.read_counters(), SockmapCounters { delivered: 4, denied: 2, absent: 0, malformed: 0 });
+    assert!(
+        [&a.socket, &a.node, &b.socket, &b.node, &c.socket, &c.node]
+            .into_iter()
+            .all(is_empty)
+    );
     assert_eq!(
-        [router.delivered_records(1, 10), router.delivered_records(1, 11), router.delivered_records(2, 12)],
+        router.read_counters(),
+        SockmapCounters {
+            delivered: 4,
+            denied: 2,
+            absent: 0,
+            malformed: 0
+        }
+    );
+    assert_eq!(
+        [
+            router.delivered_records(1, 10),
+            router.delivered_records(1, 11),
+            router.delivered_records(2, 12)
+        ],
         [2, 2, 0]
     );
     a.send(&[record(6, 10)]);
-    assert_eq!(read_record(&b.socket), (6, 10, 1), "a denied record does not stop later ones");
+    assert_eq!(
+        read_record(&b.socket),
+        (6, 10, 1),
+        "a denied record does not stop later ones"
+    );
 }
 
 #[test]
@@ -98,13 +135,19 @@ fn a_truncated_record_goes_to_the_node() {
     let router = router!();
     let [mut a, b] = [1, 2].map(|number| Endpoint::new(&router, number));
     router.allow_channel(1, 10, 2).unwrap();
-    a.socket.write_all(&[&record(0, 10)[..], &record(1, 10)[..7]].concat()).unwrap();
+    a.socket
+        .write_all(&[&record(0, 10)[..], &record(1, 10)[..7]].concat())
+        .unwrap();
     assert_eq!(read_record(&b.socket), (0, 10, 1));
     let mut rest = [0; 7];
     (&a.node).read_exact(&mut rest).unwrap();
     assert_eq!(rest[..], record(1, 10)[..7]);
     a.send(&[record(2, 10)]);
-    assert_eq!(read_record(&b.socket), (2, 10, 1), "the next record is complete");
+    assert_eq!(
+        read_record(&b.socket),
+        (2, 10, 1),
+        "the next record is complete"
+    );
     assert!(is_empty(&b.socket) && is_empty(&a.node));
     assert_eq!(router.read_counters().malformed, 1);
 }
@@ -131,7 +174,13 @@ fn records_to_a_closed_endpoint_go_to_the_node() {
     drop(b);
     a.send(&[record(0, 10)]);
     assert_eq!(read_record(&a.node), (0, 10, 1));
-    assert_eq!((router.read_counters().absent, router.read_counters().delivered), (1, 0));
+    assert_eq!(
+        (
+            router.read_counters().absent,
+            router.read_counters().delivered
+        ),
+        (1, 0)
+    );
     let reused = Endpoint::new(&router, 2); // the number is reused; routes are the node's responsibility
     a.send(&[record(1, 10)]);
     assert_eq!(read_record(&reused.socket), (1, 10, 1));
@@ -170,10 +219,15 @@ fn an_endpoint_socket_cannot_connect_elsewhere() {
     use rustix::net::{SocketFlags, SocketType, connect, connect_unspec, ipproto, socket_with};
     let router = router!();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap(); // in this machine's namespace
-    let own =
-        socket_with(rustix::net::AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP));
+    let own = socket_with(
+        rustix::net::AddressFamily::INET,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        Some(ipproto::TCP),
+    );
     connect(own.unwrap(), &listener.local_addr().unwrap()).expect("reachable from this namespace");
     let a = Endpoint::new(&router, 1);
     connect_unspec(&a.socket).unwrap();
-    connect(&a.socket, &listener.local_addr().unwrap()).expect_err("unreachable from the sockets' namespace");
+    connect(&a.socket, &listener.local_addr().unwrap())
+        .expect_err("unreachable from the sockets' namespace");
 }

@@ -21,8 +21,15 @@ impl TestNode {
 
     /// Returns the group's folder if the hierarchy is v1.
     fn folder(&self) -> Option<PathBuf> {
-        let group_path = |mount: &str| Path::new(mount).join("nearpath").join(format!("{}-gateway", self.1));
-        ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"].map(group_path).into_iter().find(|folder| folder.exists())
+        let group_path = |mount: &str| {
+            Path::new(mount)
+                .join("nearpath")
+                .join(format!("{}-gateway", self.1))
+        };
+        ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"]
+            .map(group_path)
+            .into_iter()
+            .find(|folder| folder.exists())
     }
 }
 
@@ -34,7 +41,11 @@ impl Drop for TestNode {
 
 macro_rules! need_cpu {
     ($node:expr) => {
-        if $node.0.missing_controllers().contains(&CgroupController::Cpu) {
+        if $node
+            .0
+            .missing_controllers()
+            .contains(&CgroupController::Cpu)
+        {
             skip!("the cpu controller is unavailable on this machine");
         }
     };
@@ -64,22 +75,39 @@ fn a_quota_throttles_and_a_larger_one_releases() {
     need_root!();
     let node = TestNode::new("quota");
     need_cpu!(node);
-    let (group, stop) = (Arc::new(ThreadCgroup::create(&node.0).unwrap()), Arc::default());
+    let (group, stop) = (
+        Arc::new(ThreadCgroup::create(&node.0).unwrap()),
+        Arc::default(),
+    );
     group.set_quota(20).unwrap();
     let thread = spawn_busy(&group, &stop);
-    wait_until("the group is throttled", || group.throttled_time().unwrap() >= Duration::from_millis(100));
+    wait_until("the group is throttled", || {
+        group.throttled_time().unwrap() >= Duration::from_millis(100)
+    });
     group.set_quota(4_000).unwrap();
     let (freed, used) = (group.throttled_time().unwrap(), group.cpu_time().unwrap());
-    wait_until("the group continues", || group.cpu_time().unwrap() >= used + Duration::from_millis(300));
+    wait_until("the group continues", || {
+        group.cpu_time().unwrap() >= used + Duration::from_millis(300)
+    });
     // with two processors one may be released a moment later
     let again = group.throttled_time().unwrap() - freed;
-    assert!(again < Duration::from_millis(100), "throttled by {again:?} after the quota was raised");
+    assert!(
+        again < Duration::from_millis(100),
+        "throttled by {again:?} after the quota was raised"
+    );
     stop.store(true, Ordering::Relaxed);
     thread.join().unwrap();
-    assert_eq!(group.cpu_time().unwrap(), Duration::ZERO, "ended threads are not counted");
+    assert_eq!(
+        group.cpu_time().unwrap(),
+        Duration::ZERO,
+        "ended threads are not counted"
+    );
     let folder = node.folder();
     drop(group);
-    assert!(folder.is_none_or(|folder| !folder.exists()), "dropping the group removes its folder");
+    assert!(
+        folder.is_none_or(|folder| !folder.exists()),
+        "dropping the group removes its folder"
+    );
 }
 
 #[test]
@@ -88,7 +116,9 @@ fn a_leftover_group_is_reused_or_swept() {
     let node = TestNode::new("left");
     need_cpu!(node);
     std::mem::forget(ThreadCgroup::create(&node.0).unwrap());
-    let Some(folder) = node.folder() else { skip!("the cpu controller is in the unified hierarchy") };
+    let Some(folder) = node.folder() else {
+        skip!("the cpu controller is in the unified hierarchy")
+    };
     drop(ThreadCgroup::create(&node.0).unwrap());
     assert!(!folder.exists());
     std::mem::forget(ThreadCgroup::create(&node.0).unwrap());

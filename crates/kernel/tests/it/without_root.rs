@@ -17,9 +17,16 @@ fn run_as_nobody(script: &str) -> Option<String> {
     let program = folder.path().join("instance"); // the build folder may be unreadable for other users
     copy_program(crate::fixture::instance_program(), &program);
     let mut command = Command::new(program);
-    command.args(["user", "/bin/sh", "-c", script]).uid(NOBODY_UID).gid(NOBODY_UID).current_dir("/");
+    command
+        .args(["user", "/bin/sh", "-c", script])
+        .uid(NOBODY_UID)
+        .gid(NOBODY_UID)
+        .current_dir("/");
     let output = command.output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     match output.status.success() {
         true => Some(format!("{out}{err}")),
         false if err.contains("not permitted") => None,
@@ -32,15 +39,25 @@ fn a_user_namespace_isolates_an_instance() {
     need_root!(); // to become nobody
     let script = "echo pid $$; grep -E 'CapEff|CapBnd|Seccomp:' /proc/self/status; ls -d /root /sys /home/app; \
                   echo x > /etc/x; cat /proc/net/dev; unshare -n true";
-    let Some(out) = run_as_nobody(script) else { skip!("user namespaces are forbidden on this machine") };
-    for part in
-        ["pid 1\n", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "Seccomp:\t2", "/home/app\n", "eth0:"]
-    {
+    let Some(out) = run_as_nobody(script) else {
+        skip!("user namespaces are forbidden on this machine")
+    };
+    for part in [
+        "pid 1\n",
+        "CapEff:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "Seccomp:\t2",
+        "/home/app\n",
+        "eth0:",
+    ] {
         assert!(out.contains(part), "{part:?} is missing: {out}");
     }
-    for refused in
-        ["access '/root'", "access '/sys'", "Read-only file system", "unshare failed: Operation not permitted"]
-    {
+    for refused in [
+        "access '/root'",
+        "access '/sys'",
+        "Read-only file system",
+        "unshare failed: Operation not permitted",
+    ] {
         assert!(out.contains(refused), "{refused:?} is missing: {out}");
     }
     assert!(out.contains("phase lockdown"), "{out}");
@@ -54,8 +71,11 @@ fn without_namespaces_an_instance_has_no_privileges() {
     let script = "pwd; cat $TMPDIR/secrets/key; grep -E 'NoNewPrivs|CapEff|Seccomp:' /proc/self/status; unshare -m true || echo refused";
     let mut spec = lab.shell(script);
     spec.isolation = IsolationLevel::None;
-    spec.binds =
-        vec![BindMount { source: folder.path().into(), target: SandboxSpec::FUNCTION_DIR.into(), writable: false }];
+    spec.binds = vec![BindMount {
+        source: folder.path().into(),
+        target: SandboxSpec::FUNCTION_DIR.into(),
+        writable: false,
+    }];
     spec.workdir = SandboxSpec::FUNCTION_DIR.into();
     spec.scratch = Some(scratch.path().into());
     spec.secrets.insert("key".into(), b"secret\n".to_vec());

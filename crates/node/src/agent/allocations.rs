@@ -15,7 +15,7 @@ const MAX_INSTANCES: u32 = 65_536;
 pub(super) struct InstanceAllocation {
     pub(super) id: InstanceId,
     pub(super) uid: u32,
-    /// Address of its network; `None` if it shares the machine's network.
+    /// Address of its network; `NoConnection` if it shares the machine's network.
     pub(super) eip: Option<Eip>,
     /// Address at which it is called.
     pub(super) addr: InstanceAddr,
@@ -32,7 +32,11 @@ pub(crate) struct Allocations {
 
 impl Allocations {
     pub(crate) fn new(ids: InstanceIdAllocator, eips: EipAllocator) -> Self {
-        Self { ids, eips, uids: NumberRing::new(allocators::FIRST_UID, MAX_INSTANCES) }
+        Self {
+            ids,
+            eips,
+            uids: NumberRing::new(allocators::FIRST_UID, MAX_INSTANCES),
+        }
     }
 
     /// Allocates the resources of one instance.
@@ -40,28 +44,65 @@ impl Allocations {
     /// # Errors
     /// Fails when one is exhausted; nothing is held then. The text is for the tenant.
     pub(super) fn allocate(&mut self, has_network: bool) -> Result<InstanceAllocation, String> {
-        let id = self.ids.allocate().map_err(|error| format!("the node cannot allocate an instance id: {error}"))?;
-        let uid = self.uids.allocate().ok_or("this node has reached its limit of instances: scale a function down")?;
-        let allocation = if has_network { self.allocate_on_network(id, uid) } else { allocate_on_loopback(id, uid) };
+        let id = self
+            .ids
+            .allocate()
+            .map_err(|error| format!("the node cannot allocate an instance id: {error}"))?;
+        let uid = self
+            .uids
+            .allocate()
+            .ok_or("this node has reached its limit of instances: scale a function down")?;
+        let allocation = if has_network {
+            self.allocate_on_network(id, uid)
+        } else {
+            allocate_on_loopback(id, uid)
+        };
         // Ids are never reused, so only the uid is released.
         allocation.inspect_err(|_| self.uids.release(uid))
     }
 
-    fn allocate_on_network(&mut self, id: InstanceId, uid: u32) -> Result<InstanceAllocation, String> {
-        let eip = self.eips.allocate().ok_or("the node's network has no free address: scale a function down")?;
+    fn allocate_on_network(
+        &mut self,
+        id: InstanceId,
+        uid: u32,
+    ) -> Result<InstanceAllocation, String> {
+        let eip = self
+            .eips
+            .allocate()
+            .ok_or("the node's network has no free address: scale a function down")?;
         let addr = InstanceAddr(SocketAddr::from((eip.0, variables::WATCHDOG_PORT)));
-        Ok(InstanceAllocation { id, uid, eip: Some(eip), addr, ports: None })
+        Ok(InstanceAllocation {
+            id,
+            uid,
+            eip: Some(eip),
+            addr,
+            ports: None,
+        })
     }
 
     pub(super) fn release(&mut self, allocation: InstanceAllocation) {
         self.uids.release(allocation.uid);
-        allocation.eip.into_iter().for_each(|eip| self.eips.release(eip));
+        allocation
+            .eip
+            .into_iter()
+            .for_each(|eip| self.eips.release(eip));
     }
 }
 
 fn allocate_on_loopback(id: InstanceId, uid: u32) -> Result<InstanceAllocation, String> {
-    let port = || allocators::free_port().map_err(|error| format!("the machine has no free port: {error}"));
-    let ports = LoopbackPorts { watchdog: port()?, upstream: port()? };
+    let port = || {
+        allocators::free_port().map_err(|error| format!("the machine has no free port: {error}"))
+    };
+    let ports = LoopbackPorts {
+        watchdog: port()?,
+        upstream: port()?,
+    };
     let addr = InstanceAddr(SocketAddr::from((Ipv4Addr::LOCALHOST, ports.watchdog)));
-    Ok(InstanceAllocation { id, uid, eip: None, addr, ports: Some(ports) })
+    Ok(InstanceAllocation {
+        id,
+        uid,
+        eip: None,
+        addr,
+        ports: Some(ports),
+    })
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearpath_types::policy::Placement;
+use nearpath_types::policy::ChainPlacement;
 
 use super::NodeAgent;
 use crate::placement::placer::ChainThreads;
@@ -11,7 +11,7 @@ impl NodeAgent {
     /// Returns whether any chain lets the node choose a processor.
     pub(super) fn needs_placement(&self) -> bool {
         let mut policies = self.functions.values().map(|function| function.policy());
-        policies.any(|policy| policy.chain.is_some() && policy.placement != Placement::Spread)
+        policies.any(|policy| policy.chain.is_some() && policy.placement != ChainPlacement::Spread)
     }
 
     /// Returns the running instances of each chain, by domain. If functions disagree, the most
@@ -19,13 +19,20 @@ impl NodeAgent {
     pub(super) fn chain_threads(&self) -> BTreeMap<String, ChainThreads> {
         let mut chains: BTreeMap<String, ChainThreads> = BTreeMap::new();
         for (id, function) in &self.functions {
-            let Some(domain) = function.policy().domain(id) else { continue };
+            let Some(domain) = function.policy().domain(id) else {
+                continue;
+            };
             let placement = function.policy().placement;
-            let chain =
-                chains.entry(domain).or_insert_with(|| ChainThreads { placement, functions: 0, members: Vec::new() });
+            let chain = chains.entry(domain).or_insert_with(|| ChainThreads {
+                placement,
+                functions: 0,
+                members: Vec::new(),
+            });
             chain.placement = chain.placement.min(placement);
-            let running =
-                self.instances.instances_of(id).filter_map(|one| Some((one.id, one.meter.as_ref()?.process())));
+            let running = self
+                .instances
+                .instances_of(id)
+                .filter_map(|one| Some((one.id, one.meter.as_ref()?.process())));
             let before = chain.members.len();
             chain.members.extend(running);
             chain.functions += usize::from(chain.members.len() > before);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nearpath_types::{DesiredFunction, FunctionRoute, Policy};
+use nearpath_types::{DesiredFunction, FunctionPolicy, FunctionRoute};
 
 use super::instance_record::InstanceRecord;
 use crate::instance::ending::InstanceEnding;
@@ -12,9 +12,9 @@ use crate::reconcile::{DesiredInstances, StartBackoff};
 /// Desired state of a function, and the results of its starts.
 #[derive(Debug, Default)]
 pub(super) struct FunctionState {
-    /// Desired state; `None` for a removed function that waits for its last instance.
+    /// Desired state; `NoConnection` for a removed function that waits for its last instance.
     pub(super) desired: Option<DesiredFunction>,
-    policy: Arc<Policy>,
+    policy: Arc<FunctionPolicy>,
     /// Back-off of the desired revision.
     pub(super) backoff: StartBackoff,
     pub(super) trouble: Option<Arc<str>>,
@@ -27,20 +27,25 @@ impl FunctionState {
             // Failures of the old revision say nothing about the new one.
             (self.backoff, self.trouble) = (StartBackoff::default(), None);
         }
-        match Policy::of(&desired.spec) {
+        match FunctionPolicy::from_spec(&desired.spec) {
             Ok(policy) if policy == *self.policy => {}
             Ok(policy) => self.policy = Arc::new(policy),
-            Err(error) => self.trouble = Some(format!("an invalid setting is ignored: {error}").into()),
+            Err(error) => {
+                self.trouble = Some(format!("an invalid setting is ignored: {error}").into())
+            }
         }
         self.desired = Some(desired);
     }
 
     pub(super) fn desired_instances(&self) -> Option<DesiredInstances> {
-        self.desired.as_ref().map(|desired| DesiredInstances { revision: desired.revision, replicas: desired.replicas })
+        self.desired.as_ref().map(|desired| DesiredInstances {
+            revision: desired.revision,
+            replicas: desired.replicas,
+        })
     }
 
     /// Returns the policy. A removed function keeps its last one for draining instances.
-    pub(super) fn policy(&self) -> &Policy {
+    pub(super) fn policy(&self) -> &FunctionPolicy {
         &self.policy
     }
 
@@ -53,7 +58,12 @@ impl FunctionState {
     }
 
     /// Records that an instance is gone.
-    pub(super) fn record_ending(&mut self, record: &InstanceRecord, ending: &InstanceEnding, now: Instant) {
+    pub(super) fn record_ending(
+        &mut self,
+        record: &InstanceRecord,
+        ending: &InstanceEnding,
+        now: Instant,
+    ) {
         if !self.runs_desired_revision(record) {
             return;
         }
@@ -83,20 +93,35 @@ impl FunctionState {
     }
 
     fn runs_desired_revision(&self, record: &InstanceRecord) -> bool {
-        self.desired_instances().is_some_and(|desired| desired.revision == record.revision)
+        self.desired_instances()
+            .is_some_and(|desired| desired.revision == record.revision)
     }
 
-    /// Returns the route for the data plane; `None` for a removed function.
+    /// Returns the route for the data plane; `NoConnection` for a removed function.
     pub(super) fn function_route<'a>(
         &self,
         records: impl Iterator<Item = &'a InstanceRecord>,
     ) -> Option<FunctionRoute> {
         let desired = self.desired.as_ref()?;
-        let instances: Vec<_> = records.filter(|record| !record.exited).map(InstanceRecord::routed_instance).collect();
-        let any_ready = instances.iter().any(|one| one.state == nearpath_types::InstanceState::Ready);
+        let instances: Vec<_> = records
+            .filter(|record| !record.exited)
+            .map(InstanceRecord::routed_instance)
+            .collect();
+        let any_ready = instances
+            .iter()
+            .any(|one| one.state == nearpath_types::InstanceState::Ready);
         // With a ready instance callers are served, and need no explanation.
-        let trouble = self.trouble.clone().filter(|_| desired.replicas > 0 && !any_ready);
+        let trouble = self
+            .trouble
+            .clone()
+            .filter(|_| desired.replicas > 0 && !any_ready);
         let (id, policy) = (desired.spec.id(), self.policy.clone());
-        Some(FunctionRoute { id, policy, replicas: desired.replicas, instances, trouble })
+        Some(FunctionRoute {
+            id,
+            policy,
+            replicas: desired.replicas,
+            instances,
+            trouble,
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use nearpath_types::{DesiredFunction, Egress, Eip, FunctionSpec, Policy, quantity};
+use nearpath_types::{DesiredFunction, EgressSpec, Eip, FunctionPolicy, FunctionSpec, quantity};
 
 use super::allocations::{Allocations, InstanceAllocation};
 use super::instance_record::InstanceRecord;
@@ -42,53 +42,94 @@ impl InstanceFactory {
         allocations: Allocations,
         domains: DomainRegistry,
     ) -> Self {
-        Self { context, defaults, allocations, domains }
+        Self {
+            context,
+            defaults,
+            allocations,
+            domains,
+        }
     }
 
     /// Starts an instance; events report its progress.
     ///
     /// # Errors
     /// Fails before an instance exists. The text is for the tenant.
-    pub(super) fn start_instance(&mut self, desired: &DesiredFunction, now: Instant) -> Result<InstanceRecord, String> {
+    pub(super) fn start_instance(
+        &mut self,
+        desired: &DesiredFunction,
+        now: Instant,
+    ) -> Result<InstanceRecord, String> {
         let limits = parse_limits(&desired.spec)?;
-        let allocation = self.allocations.allocate(self.context.machine.has_network())?;
+        let allocation = self
+            .allocations
+            .allocate(self.context.machine.has_network())?;
         // Without an instance nobody else would release it.
-        let mut instance =
-            self.instance_spec(&allocation, desired, limits).inspect_err(|_| self.allocations.release(allocation))?;
+        let mut instance = self
+            .instance_spec(&allocation, desired, limits)
+            .inspect_err(|_| self.allocations.release(allocation))?;
         // an unreadable policy is reported elsewhere
-        let policy = Policy::of(&desired.spec).unwrap_or_default();
+        let policy = FunctionPolicy::from_spec(&desired.spec).unwrap_or_default();
         instance.egress = egress_access(desired, &policy);
         self.admit_to_domain(&mut instance, &desired.spec, &policy);
         if self.context.identities.serves_transport(policy.transport) {
             self.add_identity(&mut instance, &desired.spec, &policy);
         }
-        let (record, order) = InstanceRecord::new_starting(allocation, desired, policy.transport, now);
+        let (record, order) =
+            InstanceRecord::new_starting(allocation, desired, policy.transport, now);
         tokio::spawn(Lifecycle::new(instance, desired, self.context.clone()).run(order));
         Ok(record)
     }
 
     /// Opens the instance's socket to its domain. Without one it is called over HTTP only.
-    fn admit_to_domain(&mut self, instance: &mut InstanceSpec, spec: &FunctionSpec, policy: &Policy) {
-        match self.domains.admit_instance(instance.id, &instance.function, policy) {
+    fn admit_to_domain(
+        &mut self,
+        instance: &mut InstanceSpec,
+        spec: &FunctionSpec,
+        policy: &FunctionPolicy,
+    ) {
+        match self
+            .domains
+            .admit_instance(instance.id, &instance.function, policy)
+        {
             Ok(socket) => instance.dispatch_socket = socket,
             Err(error) => {
                 tracing::warn!(function = %instance.function, %error, "socket to the chain's shared memory could not be opened; calls go over HTTP")
             }
         }
-        let Some(socket) = &instance.dispatch_socket else { return };
+        let Some(socket) = &instance.dispatch_socket else {
+            return;
+        };
         let network = self.network_of(instance);
-        instance.local_gateway = network.filter(|_| chain::uses_shared_memory(spec)).map(|_| chain::LOCAL_GATEWAY_IP);
-        instance.environment.extend(chain::chain_variables(spec, policy, socket, network));
+        instance.local_gateway = network
+            .filter(|_| chain::uses_shared_memory(spec))
+            .map(|_| chain::LOCAL_GATEWAY_IP);
+        instance
+            .environment
+            .extend(chain::chain_variables(spec, policy, socket, network));
     }
 
     /// Requests an identity for the instance. If it declares calls, its watchdog intercepts them to
     /// send them directly.
-    fn add_identity(&self, instance: &mut InstanceSpec, spec: &FunctionSpec, policy: &Policy) {
-        instance.environment.extend(variables::identity_variables(policy.transport));
-        instance.environment.extend(chain::limit_variables(spec, policy));
-        if let Some(network) = self.network_of(instance).filter(|_| !policy.calls.is_empty()) {
+    fn add_identity(
+        &self,
+        instance: &mut InstanceSpec,
+        spec: &FunctionSpec,
+        policy: &FunctionPolicy,
+    ) {
+        instance
+            .environment
+            .extend(variables::identity_variables(policy.transport));
+        instance
+            .environment
+            .extend(chain::limit_variables(spec, policy));
+        if let Some(network) = self
+            .network_of(instance)
+            .filter(|_| !policy.calls.is_empty())
+        {
             instance.local_gateway = Some(chain::LOCAL_GATEWAY_IP);
-            instance.environment.extend(chain::local_gateway_variables(network));
+            instance
+                .environment
+                .extend(chain::local_gateway_variables(network));
         }
     }
 
@@ -105,8 +146,17 @@ impl InstanceFactory {
     ) -> Result<InstanceSpec, String> {
         let spec = &desired.spec;
         let tmp = self.defaults.tmp_dir.join(allocation.id.to_string());
-        let tmp_text = if allocation.eip.is_some() { "/tmp".into() } else { tmp.to_string_lossy() };
-        let environment = variables::build_environment(spec, allocation.ports, &tmp_text, &self.defaults.gateway_url)?;
+        let tmp_text = if allocation.eip.is_some() {
+            "/tmp".into()
+        } else {
+            tmp.to_string_lossy()
+        };
+        let environment = variables::build_environment(
+            spec,
+            allocation.ports,
+            &tmp_text,
+            &self.defaults.gateway_url,
+        )?;
         Ok(InstanceSpec {
             id: allocation.id,
             function: spec.id(),
@@ -132,16 +182,30 @@ impl InstanceFactory {
 }
 
 /// Returns the egress destinations of the instances, with the secrets for them.
-fn egress_access(desired: &DesiredFunction, policy: &Policy) -> EgressAccess {
-    let secrets =
-        select_secrets(desired, |name| policy.egress.iter().flat_map(Egress::secrets).any(|named| named == name));
-    EgressAccess { chain: policy.chain.clone(), destinations: policy.egress.clone(), secrets }
+fn egress_access(desired: &DesiredFunction, policy: &FunctionPolicy) -> EgressAccess {
+    let secrets = select_secrets(desired, |name| {
+        policy
+            .egress
+            .iter()
+            .flat_map(EgressSpec::secret_names)
+            .any(|named| named == name)
+    });
+    EgressAccess {
+        chain: policy.chain.clone(),
+        destinations: policy.egress.clone(),
+        secrets,
+    }
 }
 
 /// Selects some of a function's secrets.
-fn select_secrets(desired: &DesiredFunction, wanted: impl Fn(&str) -> bool) -> BTreeMap<String, Vec<u8>> {
+fn select_secrets(
+    desired: &DesiredFunction,
+    wanted: impl Fn(&str) -> bool,
+) -> BTreeMap<String, Vec<u8>> {
     let wanted = desired.secrets.iter().filter(|(name, _)| wanted(name));
-    wanted.map(|(name, content)| (name.clone(), content.clone())).collect()
+    wanted
+        .map(|(name, content)| (name.clone(), content.clone()))
+        .collect()
 }
 
 /// Parses hard limits. `requests` guide placement on machines, and one machine has no choice.
@@ -149,8 +213,16 @@ fn parse_limits(spec: &FunctionSpec) -> Result<InstanceLimits, String> {
     let limits = spec.limits.clone().unwrap_or_default();
     let named = |name: &str, error: quantity::InvalidQuantity| format!("limits.{name}: {error}");
     Ok(InstanceLimits {
-        memory: limits.memory.map(|t| quantity::memory(&t)).transpose().map_err(|e| named("memory", e))?,
-        cpu: limits.cpu.map(|t| quantity::cpu(&t)).transpose().map_err(|e| named("cpu", e))?,
+        memory: limits
+            .memory
+            .map(|t| quantity::parse_memory(&t))
+            .transpose()
+            .map_err(|e| named("memory", e))?,
+        cpu: limits
+            .cpu
+            .map(|t| quantity::parse_cpu(&t))
+            .transpose()
+            .map_err(|e| named("cpu", e))?,
         pids: Some(limits.pids.unwrap_or(DEFAULT_MAX_PIDS)),
     })
 }

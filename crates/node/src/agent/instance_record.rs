@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nearpath_types::policy::Transport;
+use nearpath_types::policy::CallTransport;
 use nearpath_types::{
-    DesiredFunction, FunctionId, Instance, InstanceId, InstanceState, Locality, ObservedInstance, Revision, StartPhase,
+    DesiredFunction, FunctionId, InstanceId, InstanceLocality, InstanceRoute, InstanceState,
+    ObservedInstance, Revision, StartPhase,
 };
 use tokio::sync::oneshot;
 
@@ -31,12 +32,12 @@ pub(super) struct InstanceRecord {
     /// Name over QUIC, once it is known.
     pub(super) quic: Option<Arc<str>>,
     /// Protocol that its callers use.
-    pub(super) transport: Transport,
+    pub(super) transport: CallTransport,
     pub(super) phases: Vec<StartPhase>,
     pub(super) meter: Option<Arc<UsageMeter>>,
     /// Maximum duration of a stop.
     pub(super) stop_timeout: Duration,
-    /// Channel for the stop request; `None` once sent.
+    /// Channel for the stop request; `NoConnection` once sent.
     pub(super) stop: Option<oneshot::Sender<StopRequest>>,
 }
 
@@ -45,7 +46,7 @@ impl InstanceRecord {
     pub(super) fn new_starting(
         allocation: InstanceAllocation,
         desired: &DesiredFunction,
-        transport: Transport,
+        transport: CallTransport,
         started: Instant,
     ) -> (Self, oneshot::Receiver<StopRequest>) {
         let (stop, request) = oneshot::channel();
@@ -70,14 +71,18 @@ impl InstanceRecord {
     }
 
     pub(super) fn reconcile_view(&self) -> InstanceView {
-        InstanceView { id: self.id, revision: self.revision, state: self.state }
+        InstanceView {
+            id: self.id,
+            revision: self.revision,
+            state: self.state,
+        }
     }
 
-    pub(super) fn routed_instance(&self) -> Instance {
-        Instance {
+    pub(super) fn routed_instance(&self) -> InstanceRoute {
+        InstanceRoute {
             id: self.id,
             addr: self.allocation.addr,
-            locality: Locality::SameNode, // a node records the instances that it has started itself
+            locality: InstanceLocality::SameNode, // a node records the instances that it has started itself
             state: self.state,
             quic: self.quic.clone(),
             transport: self.transport,
@@ -112,7 +117,10 @@ pub(super) struct UsageMeter {
 
 impl UsageMeter {
     pub(super) fn new(process: Arc<dyn InstanceProcess>, started: Instant) -> Self {
-        Self { process, last: Mutex::new((started, 0)) }
+        Self {
+            process,
+            last: Mutex::new((started, 0)),
+        }
     }
 
     /// Returns the measured process.

@@ -16,7 +16,10 @@ pub(super) struct InstanceTable {
 
 impl InstanceTable {
     pub(super) fn insert(&mut self, record: InstanceRecord) {
-        self.by_function.entry(record.function.clone()).or_default().insert(record.id);
+        self.by_function
+            .entry(record.function.clone())
+            .or_default()
+            .insert(record.id);
         self.all.insert(record.id, record);
     }
 
@@ -45,8 +48,15 @@ impl InstanceTable {
     }
 
     /// Returns the instances of a function, oldest first.
-    pub(super) fn instances_of(&self, function: &FunctionId) -> impl Iterator<Item = &InstanceRecord> {
-        self.by_function.get(function).into_iter().flatten().filter_map(|id| self.all.get(id))
+    pub(super) fn instances_of(
+        &self,
+        function: &FunctionId,
+    ) -> impl Iterator<Item = &InstanceRecord> {
+        self.by_function
+            .get(function)
+            .into_iter()
+            .flatten()
+            .filter_map(|id| self.all.get(id))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &InstanceRecord> + Clone {
@@ -58,18 +68,28 @@ impl InstanceTable {
 mod tests {
     use super::*;
     use crate::agent::allocations::InstanceAllocation;
-    use nearpath_types::policy::Transport;
+    use nearpath_types::policy::CallTransport;
     use nearpath_types::{DesiredFunction, FunctionSpec, InstanceAddr, Revision};
     use proptest::prelude::*;
     use std::time::Instant;
 
     fn test_record(id: u64, function: &str) -> InstanceRecord {
         let addr = InstanceAddr(([127, 0, 0, 1], 1).into());
-        let allocation = InstanceAllocation { id: InstanceId(id), uid: 1, eip: None, addr, ports: None };
+        let allocation = InstanceAllocation {
+            id: InstanceId(id),
+            uid: 1,
+            eip: None,
+            addr,
+            ports: None,
+        };
         let spec = FunctionSpec::named(function.parse().unwrap());
-        let desired =
-            DesiredFunction { spec: spec.into(), revision: Revision(1), replicas: 1, secrets: BTreeMap::new() };
-        InstanceRecord::new_starting(allocation, &desired, Transport::Auto, Instant::now()).0
+        let desired = DesiredFunction {
+            spec: spec.into(),
+            revision: Revision(1),
+            replicas: 1,
+            secrets: BTreeMap::new(),
+        };
+        InstanceRecord::new_starting(allocation, &desired, CallTransport::Auto, Instant::now()).0
     }
 
     proptest! {

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
-use nearpath_types::status::Usage;
-use nearpath_types::{Desired, FunctionId, InstanceId, InstanceState};
+use nearpath_types::status::UsageStatus;
+use nearpath_types::{DesiredState, FunctionId, InstanceId, InstanceState};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 
@@ -41,7 +41,7 @@ pub(crate) use publisher::StatePublisher;
 /// A command of the node's handle.
 pub(crate) enum AgentCommand {
     /// Measures the usage of a function.
-    Usage(FunctionId, oneshot::Sender<Usage>),
+    Usage(FunctionId, oneshot::Sender<UsageStatus>),
     /// Returns the version of the snapshot that reflects the last desired state.
     WaitPublished(oneshot::Sender<u64>),
     /// Adds a gateway thread, which gets a socket for every domain.
@@ -52,7 +52,7 @@ pub(crate) enum AgentCommand {
 
 /// Receivers of the agent's inputs.
 pub(crate) struct AgentInputs {
-    pub(crate) desired: watch::Receiver<Desired>,
+    pub(crate) desired: watch::Receiver<DesiredState>,
     pub(crate) commands: mpsc::UnboundedReceiver<AgentCommand>,
     pub(crate) events: mpsc::UnboundedReceiver<InstanceEvent>,
 }
@@ -67,7 +67,7 @@ pub(crate) struct NodeAgent {
     stopping: Option<oneshot::Sender<()>>,
     /// Callers that wait for the next publication.
     version_waiters: Vec<oneshot::Sender<u64>>,
-    /// Copies that were needed at the last collection; `None` before the first desired state.
+    /// Copies that were needed at the last collection; `NoConnection` before the first desired state.
     needed: Option<BTreeSet<ArtifactKey>>,
     has_desired: bool,
     /// Placement of the chains' instances, and the time of the next one.
@@ -143,7 +143,10 @@ impl NodeAgent {
         let now = tokio::time::Instant::now().into_std();
         let mut withdrawn = Vec::new();
         let ids: Vec<_> = self.functions.keys().cloned().collect();
-        let retries: Vec<_> = ids.iter().map(|id| self.reconcile_function(id, now, &mut withdrawn)).collect();
+        let retries: Vec<_> = ids
+            .iter()
+            .map(|id| self.reconcile_function(id, now, &mut withdrawn))
+            .collect();
         // Removed functions stay until their last instance is gone, so that its end is still
         // reported.
         self.functions.retain(|id, function| {
@@ -153,13 +156,18 @@ impl NodeAgent {
             }
             is_alive
         });
-        let version = self.publisher.publish_state(&self.functions, &self.instances);
+        let version = self
+            .publisher
+            .publish_state(&self.functions, &self.instances);
         for waiter in self.version_waiters.drain(..) {
             let _ = waiter.send(version); // the caller may have left
         }
-        self.metrics.set_states(self.instances.iter().map(|record| record.state));
+        self.metrics
+            .set_states(self.instances.iter().map(|record| record.state));
         // Only after the publication: the snapshot must show them as draining first.
-        withdrawn.into_iter().for_each(|(id, was_ready)| self.request_stop(id, was_ready, version));
+        withdrawn
+            .into_iter()
+            .for_each(|(id, was_ready)| self.request_stop(id, was_ready, version));
         self.collect_artifacts();
         retries.into_iter().flatten().min()
     }
@@ -171,25 +179,44 @@ impl NodeAgent {
         withdrawn: &mut Vec<(InstanceId, bool)>,
     ) -> Option<Instant> {
         let function = &self.functions[id];
-        let desired = function.desired_instances().filter(|_| self.stopping.is_none());
-        let views: Vec<_> = self.instances.instances_of(id).map(InstanceRecord::reconcile_view).collect();
+        let desired = function
+            .desired_instances()
+            .filter(|_| self.stopping.is_none());
+        let views: Vec<_> = self
+            .instances
+            .instances_of(id)
+            .map(InstanceRecord::reconcile_view)
+            .collect();
         let plan = reconcile::plan(desired, &views, &function.backoff, now);
         let mut refused = false;
         for action in plan.actions {
             match action {
-                ReconcileAction::Start(count) => refused = !(0..count).all(|_| self.start_instance(id, now)),
+                ReconcileAction::Start(count) => {
+                    refused = !(0..count).all(|_| self.start_instance(id, now))
+                }
                 ReconcileAction::Withdraw(id) => withdrawn.extend(self.mark_draining(id)),
             }
         }
         // a refusal changed the back-off after planning
-        if refused { self.functions[id].backoff.retry_at() } else { plan.retry_at }
+        if refused {
+            self.functions[id].backoff.retry_at()
+        } else {
+            plan.retry_at
+        }
     }
 
     /// Starts an instance; returns whether its task was spawned.
     fn start_instance(&mut self, id: &FunctionId, now: Instant) -> bool {
-        let Some(function) = self.functions.get_mut(id) else { return false };
-        let Some(desired) = &function.desired else { return false };
-        self.factory.context.artifacts.add_needed((id.clone(), desired.revision));
+        let Some(function) = self.functions.get_mut(id) else {
+            return false;
+        };
+        let Some(desired) = &function.desired else {
+            return false;
+        };
+        self.factory
+            .context
+            .artifacts
+            .add_needed((id.clone(), desired.revision));
         match self.factory.start_instance(desired, now) {
             Ok(record) => {
                 tracing::debug!(function = %id, instance = %record.id, revision = %record.revision, "instance starts");
@@ -215,27 +242,40 @@ impl NodeAgent {
     /// Asks an instance to stop. One that was never ready is unknown to the gateway, so nothing has
     /// to settle.
     fn request_stop(&mut self, id: InstanceId, was_ready: bool, version: u64) {
-        let Some(record) = self.instances.get_mut(id) else { return };
-        let Some(stop) = record.stop.take() else { return };
+        let Some(record) = self.instances.get_mut(id) else {
+            return;
+        };
+        let Some(stop) = record.stop.take() else {
+            return;
+        };
         let limit = record.stop_timeout;
         let withdrawn = match was_ready {
             true => self.wait_withdrawn(id, version),
             false => Box::pin(std::future::ready(())),
         };
-        let _ = stop.send(StopRequest { withdrawn, timeout: limit }); // the instance may just have ended
+        let _ = stop.send(StopRequest {
+            withdrawn,
+            timeout: limit,
+        }); // the instance may just have ended
     }
 
     /// Waits until neither the gateway nor an endpoint in memory sends new calls to an instance.
     fn wait_withdrawn(&self, id: InstanceId, version: u64) -> BoxFuture<'static, ()> {
-        let (gateway_settled, domain_withdrawn) =
-            (self.settle.wait_settled(version), self.factory.domains.withdraw_instance(id));
+        let (gateway_settled, domain_withdrawn) = (
+            self.settle.wait_settled(version),
+            self.factory.domains.withdraw_instance(id),
+        );
         Box::pin(async move {
             gateway_settled.await;
             domain_withdrawn.await;
         })
     }
 
-    fn handle_command(&mut self, command: AgentCommand, desired: &mut watch::Receiver<Desired>) {
+    fn handle_command(
+        &mut self,
+        command: AgentCommand,
+        desired: &mut watch::Receiver<DesiredState>,
+    ) {
         match command {
             AgentCommand::Usage(id, reply) => self.measure_usage(&id, reply),
             AgentCommand::WaitPublished(reply) => {
@@ -243,15 +283,21 @@ impl NodeAgent {
                 self.apply_desired(desired);
                 self.version_waiters.push(reply);
             }
-            AgentCommand::AddGatewayThread(sockets) => self.factory.domains.add_gateway_thread(sockets),
+            AgentCommand::AddGatewayThread(sockets) => {
+                self.factory.domains.add_gateway_thread(sockets)
+            }
             AgentCommand::Stop(done) => self.stopping = Some(done),
         }
     }
 
-    fn apply_desired(&mut self, desired: &mut watch::Receiver<Desired>) {
+    fn apply_desired(&mut self, desired: &mut watch::Receiver<DesiredState>) {
         let desired = desired.borrow_and_update().clone();
         self.has_desired = true;
-        let mut all: BTreeMap<_, _> = desired.functions.into_iter().map(|one| (one.spec.id(), one)).collect();
+        let mut all: BTreeMap<_, _> = desired
+            .functions
+            .into_iter()
+            .map(|one| (one.spec.id(), one))
+            .collect();
         for (id, function) in &mut self.functions {
             match all.remove(id) {
                 Some(desired) => function.apply_desired(desired),
@@ -261,15 +307,23 @@ impl NodeAgent {
         for (id, desired) in all {
             self.functions.entry(id).or_default().apply_desired(desired);
         }
-        let policies = self.functions.iter().map(|(id, function)| (id, function.policy()));
-        self.factory.context.identities.set_callers(policies.clone());
+        let policies = self
+            .functions
+            .iter()
+            .map(|(id, function)| (id, function.policy()));
+        self.factory
+            .context
+            .identities
+            .set_callers(policies.clone());
         self.factory.domains.apply_functions(policies);
     }
 
     fn handle_event(&mut self, event: InstanceEvent) {
         match event {
             InstanceEvent::Launched { id, pid, process } => {
-                let Some(record) = self.instances.get_mut(id) else { return };
+                let Some(record) = self.instances.get_mut(id) else {
+                    return;
+                };
                 record.pid = pid;
                 record.meter = Some(Arc::new(UsageMeter::new(process, record.started)));
             }
@@ -295,14 +349,17 @@ impl NodeAgent {
     }
 
     fn handle_ready(&mut self, id: InstanceId) {
-        let Some(record) = self.instances.get_mut(id) else { return };
+        let Some(record) = self.instances.get_mut(id) else {
+            return;
+        };
         if record.state != InstanceState::Starting {
             return; // withdrawn in the meantime
         }
         let now = tokio::time::Instant::now().into_std();
         (record.state, record.ready) = (InstanceState::Ready, Some(now));
         self.metrics.count_start(true);
-        self.metrics.observe_phase("total", now.saturating_duration_since(record.started));
+        self.metrics
+            .observe_phase("total", now.saturating_duration_since(record.started));
         if let Some(function) = self.functions.get_mut(&record.function) {
             function.record_ready(record);
         }
@@ -312,13 +369,19 @@ impl NodeAgent {
     }
 
     fn handle_removed(&mut self, id: InstanceId, ending: &InstanceEnding) {
-        let Some(record) = self.instances.remove(id) else { return };
+        let Some(record) = self.instances.remove(id) else {
+            return;
+        };
         self.factory.release_instance(&record);
-        if let InstanceEnding::FailedStart(text) | InstanceEnding::Impossible(text) | InstanceEnding::Died(text) =
-            ending
+        if let InstanceEnding::FailedStart(text)
+        | InstanceEnding::Impossible(text)
+        | InstanceEnding::Died(text) = ending
         {
             tracing::warn!(function = %record.function, instance = %id, revision = %record.revision, "{text}");
-            self.factory.context.logs.push_line(&record.function, id, format!("nearpath: {text}"));
+            self.factory
+                .context
+                .logs
+                .push_line(&record.function, id, format!("nearpath: {text}"));
         }
         if let InstanceEnding::FailedStart(_) | InstanceEnding::Impossible(_) = ending {
             self.metrics.count_start(false);
@@ -329,11 +392,15 @@ impl NodeAgent {
     }
 
     /// Sums the usage of a function's instances, on a blocking thread because it reads files.
-    fn measure_usage(&self, id: &FunctionId, reply: oneshot::Sender<Usage>) {
-        let meters: Vec<_> = self.instances.instances_of(id).filter_map(|record| record.meter.clone()).collect();
+    fn measure_usage(&self, id: &FunctionId, reply: oneshot::Sender<UsageStatus>) {
+        let meters: Vec<_> = self
+            .instances
+            .instances_of(id)
+            .filter_map(|record| record.meter.clone())
+            .collect();
         let now = tokio::time::Instant::now().into_std();
         tokio::task::spawn_blocking(move || {
-            let mut usage = Usage::default();
+            let mut usage = UsageStatus::default();
             for (cpu, memory) in meters.iter().filter_map(|meter| meter.read_usage(now)) {
                 usage.cpu += cpu;
                 usage.total_memory_bytes += memory;
@@ -345,9 +412,14 @@ impl NodeAgent {
     /// Removes copies that neither a desired function nor a living instance needs, when that has
     /// changed.
     fn collect_artifacts(&mut self) {
-        let desired_keys =
-            self.functions.iter().filter_map(|(id, f)| Some((id.clone(), f.desired_instances()?.revision)));
-        let living_keys = self.instances.iter().map(|record| (record.function.clone(), record.revision));
+        let desired_keys = self
+            .functions
+            .iter()
+            .filter_map(|(id, f)| Some((id.clone(), f.desired_instances()?.revision)));
+        let living_keys = self
+            .instances
+            .iter()
+            .map(|record| (record.function.clone(), record.revision));
         let needed: BTreeSet<_> = desired_keys.chain(living_keys).collect();
         // Before the first desired state every copy would look unneeded.
         if !self.has_desired || self.needed.as_ref() == Some(&needed) {

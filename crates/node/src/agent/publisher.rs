@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nearpath_types::{FunctionId, ObservedFunction, Snapshot};
+use nearpath_types::{FunctionId, ObservedFunction, RoutingSnapshot};
 use tokio::sync::watch;
 
 use super::function_state::FunctionState;
@@ -13,16 +13,19 @@ use super::instance_table::InstanceTable;
 pub(super) type FunctionStates = BTreeMap<FunctionId, FunctionState>;
 
 pub(crate) struct StatePublisher {
-    subscribe_snapshots: watch::Sender<Arc<Snapshot>>,
+    subscribe_snapshots: watch::Sender<Arc<RoutingSnapshot>>,
     subscribe_observed: watch::Sender<Arc<Vec<ObservedFunction>>>,
 }
 
 impl StatePublisher {
     pub(crate) fn new() -> Self {
-        Self { subscribe_snapshots: watch::Sender::default(), subscribe_observed: watch::Sender::default() }
+        Self {
+            subscribe_snapshots: watch::Sender::default(),
+            subscribe_observed: watch::Sender::default(),
+        }
     }
 
-    pub(crate) fn subscribe_snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
+    pub(crate) fn subscribe_snapshots(&self) -> watch::Receiver<Arc<RoutingSnapshot>> {
         self.subscribe_snapshots.subscribe()
     }
 
@@ -31,22 +34,35 @@ impl StatePublisher {
     }
 
     /// Publishes the current state; returns the version of its snapshot.
-    pub(super) fn publish_state(&self, functions: &FunctionStates, instances: &InstanceTable) -> u64 {
-        let routes =
-            functions.iter().filter_map(|(id, function)| function.function_route(instances.instances_of(id))).collect();
+    pub(super) fn publish_state(
+        &self,
+        functions: &FunctionStates,
+        instances: &InstanceTable,
+    ) -> u64 {
+        let routes = functions
+            .iter()
+            .filter_map(|(id, function)| function.function_route(instances.instances_of(id)))
+            .collect();
         self.subscribe_snapshots.send_if_modified(|last| {
             let changed = last.functions != routes;
             if changed {
-                *last = Arc::new(Snapshot { version: last.version + 1, functions: routes });
+                *last = Arc::new(RoutingSnapshot {
+                    version: last.version + 1,
+                    functions: routes,
+                });
             }
             changed
         });
         let observed = functions.iter().map(|(id, function)| ObservedFunction {
             id: id.clone(),
-            instances: instances.instances_of(id).map(InstanceRecord::observed_instance).collect(),
+            instances: instances
+                .instances_of(id)
+                .map(InstanceRecord::observed_instance)
+                .collect(),
             trouble: function.trouble.as_deref().map(str::to_owned),
         });
-        self.subscribe_observed.send_replace(Arc::new(observed.collect()));
+        self.subscribe_observed
+            .send_replace(Arc::new(observed.collect()));
         self.subscribe_snapshots.borrow().version
     }
 }

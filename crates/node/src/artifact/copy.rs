@@ -16,7 +16,9 @@ use rustix::io::Errno;
 
 /// System folders of every instance. Absolute links into them work inside too; a virtual
 /// environment's `python` is one.
-const SYSTEM_DIRS: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/dev", "/proc", "/tmp"];
+const SYSTEM_DIRS: &[&str] = &[
+    "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/dev", "/proc", "/tmp",
+];
 
 /// Maximum nesting of folders.
 const MAX_DEPTH: usize = 64;
@@ -32,7 +34,10 @@ pub struct FolderLimit {
 
 impl Default for FolderLimit {
     fn default() -> Self {
-        Self { bytes: 1 << 30, entries: 100_000 }
+        Self {
+            bytes: 1 << 30,
+            entries: 100_000,
+        }
     }
 }
 
@@ -46,9 +51,13 @@ pub enum CopyError {
     Escapes { path: PathBuf, target: PathBuf },
     #[error("{path} is neither file, folder nor link: remove it", path = path.display())]
     Special { path: PathBuf },
-    #[error("the folder holds more than {0} bytes: remove what is not needed to run (caches, .git, test data)")]
+    #[error(
+        "the folder holds more than {0} bytes: remove what is not needed to run (caches, .git, test data)"
+    )]
     TooLarge(u64),
-    #[error("the folder holds more than {0} files: remove what is not needed to run (caches, .git, test data)")]
+    #[error(
+        "the folder holds more than {0} files: remove what is not needed to run (caches, .git, test data)"
+    )]
     TooMany(u64),
     #[error("{path} is nested deeper than {MAX_DEPTH} folders: flatten the folder", path = path.display())]
     TooDeep { path: PathBuf },
@@ -66,15 +75,30 @@ impl CopyError {
 ///
 /// # Errors
 /// See [`CopyError`]; a part of the copy may exist.
-pub(super) fn copy_folder(source: &Path, target: &Path, limit: FolderLimit) -> Result<(), CopyError> {
-    let top = rustix::fs::open(source, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+pub(super) fn copy_folder(
+    source: &Path,
+    target: &Path,
+    limit: FolderLimit,
+) -> Result<(), CopyError> {
+    let top = rustix::fs::open(
+        source,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    );
     let top = top.map_err(|errno| io_error(source, errno.into()))?;
-    let mut copy = FolderCopier { source: source.to_owned(), limit, left: limit };
+    let mut copy = FolderCopier {
+        source: source.to_owned(),
+        limit,
+        left: limit,
+    };
     copy.copy_folder(top, Path::new(""), target, 0)
 }
 
 fn io_error(path: &Path, error: io::Error) -> CopyError {
-    CopyError::Io { path: path.to_owned(), error }
+    CopyError::Io {
+        path: path.to_owned(),
+        error,
+    }
 }
 
 struct FolderCopier {
@@ -85,9 +109,17 @@ struct FolderCopier {
 
 impl FolderCopier {
     /// Copies a folder. `at` is its path below the source, for error texts and link checks.
-    fn copy_folder(&mut self, from: OwnedFd, at: &Path, target: &Path, depth: usize) -> Result<(), CopyError> {
+    fn copy_folder(
+        &mut self,
+        from: OwnedFd,
+        at: &Path,
+        target: &Path,
+        depth: usize,
+    ) -> Result<(), CopyError> {
         if depth > MAX_DEPTH {
-            return Err(CopyError::TooDeep { path: self.source_path(at) });
+            return Err(CopyError::TooDeep {
+                path: self.source_path(at),
+            });
         }
         fs::create_dir(target).map_err(|error| io_error(target, error))?;
         let entries = Dir::read_from(&from).map_err(|errno| self.copy_error(at, errno))?;
@@ -109,46 +141,78 @@ impl FolderCopier {
         target: &Path,
         depth: usize,
     ) -> Result<(), CopyError> {
-        self.left.entries = self.left.entries.checked_sub(1).ok_or(CopyError::TooMany(self.limit.entries))?;
+        self.left.entries = self
+            .left
+            .entries
+            .checked_sub(1)
+            .ok_or(CopyError::TooMany(self.limit.entries))?;
         // Only a hint for the way to open: the opened file is checked again.
-        let kind = statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| self.copy_error(at, errno))?;
-        let open = |flags| openat(from, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let kind = statat(from, name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| self.copy_error(at, errno))?;
+        let open = |flags| {
+            openat(
+                from,
+                name,
+                flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+        };
         match FileType::from_raw_mode(kind.st_mode) {
             FileType::Directory => {
-                let inner = open(OFlags::RDONLY | OFlags::DIRECTORY).map_err(|errno| self.copy_error(at, errno))?;
+                let inner = open(OFlags::RDONLY | OFlags::DIRECTORY)
+                    .map_err(|errno| self.copy_error(at, errno))?;
                 self.copy_folder(inner, at, target, depth + 1)
             }
             FileType::Symlink => self.copy_link(from.as_fd(), name, at, target),
             FileType::RegularFile => {
                 // Without O_NONBLOCK, opening a FIFO that replaced the file would block.
-                let file = open(OFlags::RDONLY | OFlags::NONBLOCK).map_err(|errno| self.copy_error(at, errno))?;
+                let file = open(OFlags::RDONLY | OFlags::NONBLOCK)
+                    .map_err(|errno| self.copy_error(at, errno))?;
                 self.copy_file(File::from(file), at, target)
             }
-            _ => Err(CopyError::Special { path: self.source_path(at) }),
+            _ => Err(CopyError::Special {
+                path: self.source_path(at),
+            }),
         }
     }
 
     fn copy_file(&mut self, from: File, at: &Path, target: &Path) -> Result<(), CopyError> {
         let stat = fstat(&from).map_err(|errno| self.copy_error(at, errno))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(CopyError::Special { path: self.source_path(at) }); // replaced since it was listed
+            return Err(CopyError::Special {
+                path: self.source_path(at),
+            }); // replaced since it was listed
         }
         let mut to = File::create_new(target).map_err(|error| io_error(target, error))?;
         // One byte above the limit is enough to detect that it is exceeded.
         let copied = io::copy(&mut from.take(self.left.bytes.saturating_add(1)), &mut to);
         let copied = copied.map_err(|error| io_error(&self.source_path(at), error))?;
-        self.left.bytes = self.left.bytes.checked_sub(copied).ok_or(CopyError::TooLarge(self.limit.bytes))?;
+        self.left.bytes = self
+            .left
+            .bytes
+            .checked_sub(copied)
+            .ok_or(CopyError::TooLarge(self.limit.bytes))?;
         // Other bits are the owner's business; the copy must only keep programs runnable.
         let executable = stat.st_mode & 0o111 != 0;
         set_mode(target, if executable { 0o555 } else { 0o444 })
     }
 
-    fn copy_link(&self, from: impl AsFd, name: &Path, at: &Path, target: &Path) -> Result<(), CopyError> {
-        let text = readlinkat(from, name, Vec::new()).map_err(|errno| self.copy_error(at, errno))?;
+    fn copy_link(
+        &self,
+        from: impl AsFd,
+        name: &Path,
+        at: &Path,
+        target: &Path,
+    ) -> Result<(), CopyError> {
+        let text =
+            readlinkat(from, name, Vec::new()).map_err(|errno| self.copy_error(at, errno))?;
         let link_target = Path::new(std::ffi::OsStr::from_bytes(text.to_bytes()));
         match stays_inside(at, link_target) {
             true => symlink(link_target, target).map_err(|error| io_error(target, error)),
-            false => Err(CopyError::Escapes { path: self.source_path(at), target: link_target.to_owned() }),
+            false => Err(CopyError::Escapes {
+                path: self.source_path(at),
+                target: link_target.to_owned(),
+            }),
         }
     }
 
@@ -162,7 +226,8 @@ impl FolderCopier {
 }
 
 fn set_mode(path: &Path, mode: u32) -> Result<(), CopyError> {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| io_error(path, error))
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(|error| io_error(path, error))
 }
 
 /// Returns whether a link at `at` (relative to the source) stays visible in the instance.
@@ -171,7 +236,9 @@ fn set_mode(path: &Path, mode: u32) -> Result<(), CopyError> {
 /// inside the instance.
 fn stays_inside(at: &Path, link_target: &Path) -> bool {
     if link_target.is_absolute() {
-        return SYSTEM_DIRS.iter().any(|system_dir| link_target.starts_with(system_dir))
+        return SYSTEM_DIRS
+            .iter()
+            .any(|system_dir| link_target.starts_with(system_dir))
             && !link_target.components().any(is_parent);
     }
     let mut depth = at.components().count().saturating_sub(1);

@@ -89,7 +89,12 @@ impl ArtifactStore {
         for draft_path in fs::read_dir(root.join(DRAFTS_DIR))? {
             fs::remove_dir_all(draft_path?.path())?;
         }
-        Ok(Self { root, limit, state: Mutex::default(), collect_lock: Mutex::default() })
+        Ok(Self {
+            root,
+            limit,
+            state: Mutex::default(),
+            collect_lock: Mutex::default(),
+        })
     }
 
     fn lock_state(&self) -> MutexGuard<'_, StoreState> {
@@ -102,17 +107,36 @@ impl ArtifactStore {
     ///
     /// # Errors
     /// See [`ArtifactError`].
-    pub async fn get_folder(self: &Arc<Self>, key: &ArtifactKey, image: &str) -> Result<PathBuf, ArtifactError> {
+    pub async fn get_folder(
+        self: &Arc<Self>,
+        key: &ArtifactKey,
+        image: &str,
+    ) -> Result<PathBuf, ArtifactError> {
         let source = source_folder(image)?;
-        let cell = self.lock_state().copying.entry(key.clone()).or_default().clone();
+        let cell = self
+            .lock_state()
+            .copying
+            .entry(key.clone())
+            .or_default()
+            .clone();
         let path = cell.get_or_try_init(|| self.clone().copy_folder(source, key.clone()));
         path.await.cloned()
     }
 
-    async fn copy_folder(self: Arc<Self>, source: PathBuf, key: ArtifactKey) -> Result<PathBuf, ArtifactError> {
-        let (store, target, mark) = (self.clone(), self.revision_folder(&key), self.unsynced_mark(&key));
+    async fn copy_folder(
+        self: Arc<Self>,
+        source: PathBuf,
+        key: ArtifactKey,
+    ) -> Result<PathBuf, ArtifactError> {
+        let (store, target, mark) = (
+            self.clone(),
+            self.revision_folder(&key),
+            self.unsynced_mark(&key),
+        );
         let filling = (target.clone(), mark.clone());
-        let copied = tokio::task::spawn_blocking(move || store.create_copy(&source, &filling.0, &filling.1)).await;
+        let copied =
+            tokio::task::spawn_blocking(move || store.create_copy(&source, &filling.0, &filling.1))
+                .await;
         if copied.expect("copying does not panic")? {
             let copy = target.clone();
             tokio::task::spawn_blocking(move || flush_copy(&copy, &mark));
@@ -121,22 +145,34 @@ impl ArtifactStore {
     }
 
     fn unsynced_mark(&self, (function, revision): &ArtifactKey) -> PathBuf {
-        self.root.join(UNSYNCED_DIR).join(format!("{function}@{revision}"))
+        self.root
+            .join(UNSYNCED_DIR)
+            .join(format!("{function}@{revision}"))
     }
 
     fn revision_folder(&self, (function, revision): &ArtifactKey) -> PathBuf {
-        self.root.join(function.to_string()).join(revision.to_string())
+        self.root
+            .join(function.to_string())
+            .join(revision.to_string())
     }
 
     /// Creates a missing copy; returns whether it was created.
-    fn create_copy(&self, source: &Path, target: &Path, mark: &Path) -> Result<bool, ArtifactError> {
+    fn create_copy(
+        &self,
+        source: &Path,
+        target: &Path,
+        mark: &Path,
+    ) -> Result<bool, ArtifactError> {
         if target.is_dir() {
             return Ok(false);
         }
         let draft_path = self.new_draft_path();
-        let copied = copy::copy_folder(source, &draft_path, self.limit).map_err(ArtifactError::from);
-        let published = copied
-            .and_then(|()| self.publish_draft(&draft_path, target, mark).map_err(|error| store_error(target, error)));
+        let copied =
+            copy::copy_folder(source, &draft_path, self.limit).map_err(ArtifactError::from);
+        let published = copied.and_then(|()| {
+            self.publish_draft(&draft_path, target, mark)
+                .map_err(|error| store_error(target, error))
+        });
         if published.is_err() {
             let _ = fs::remove_dir_all(&draft_path); // the node's next start removes it
         }
@@ -175,7 +211,10 @@ impl ArtifactStore {
     /// # Errors
     /// Fails when something cannot be read or removed.
     pub fn collect_garbage(&self) -> io::Result<()> {
-        let _collecting = self.collect_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _collecting = self
+            .collect_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         for function in fs::read_dir(&self.root)? {
             let function = function?;
             // The two working folders are not functions.
@@ -203,7 +242,11 @@ impl ArtifactStore {
     /// needed in between.
     fn discard_unneeded(&self, path: &Path, trash: &Path) -> io::Result<bool> {
         let state = self.lock_state();
-        match state.needed.iter().any(|key| self.revision_folder(key) == path) {
+        match state
+            .needed
+            .iter()
+            .any(|key| self.revision_folder(key) == path)
+        {
             true => Ok(false),
             false => fs::rename(path, trash).map(|()| true),
         }
@@ -230,12 +273,18 @@ fn remove_folder(path: &Path) -> io::Result<()> {
 }
 
 fn source_folder(image: &str) -> Result<PathBuf, ArtifactError> {
-    let path = image.strip_prefix("file://").filter(|path| path.starts_with('/') && !path.contains('\0'));
-    path.map(PathBuf::from).ok_or_else(|| ArtifactError::NoImageStore(image.to_owned()))
+    let path = image
+        .strip_prefix("file://")
+        .filter(|path| path.starts_with('/') && !path.contains('\0'));
+    path.map(PathBuf::from)
+        .ok_or_else(|| ArtifactError::NoImageStore(image.to_owned()))
 }
 
 fn store_error(path: &Path, error: io::Error) -> ArtifactError {
-    ArtifactError::Store { path: path.to_owned(), error }
+    ArtifactError::Store {
+        path: path.to_owned(),
+        error,
+    }
 }
 
 #[cfg(test)]

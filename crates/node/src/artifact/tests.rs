@@ -39,7 +39,9 @@ impl StoreFixture {
     }
 
     fn count_drafts(&self) -> usize {
-        fs::read_dir(self.folder.path().join("store/drafts")).unwrap().count()
+        fs::read_dir(self.folder.path().join("store/drafts"))
+            .unwrap()
+            .count()
     }
 }
 
@@ -48,18 +50,38 @@ async fn a_revisions_copy_never_changes() {
     let fixture = StoreFixture::new(FolderLimit::default());
     fs::create_dir(fixture.code_path("lib")).unwrap();
     fs::write(fixture.code_path("lib/run.sh"), "one").unwrap();
-    fs::set_permissions(fixture.code_path("lib/run.sh"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(
+        fixture.code_path("lib/run.sh"),
+        fs::Permissions::from_mode(0o700),
+    )
+    .unwrap();
     symlink("lib/run.sh", fixture.code_path("run")).unwrap();
     let first = fixture.get_revision(1).await.unwrap();
     fs::write(fixture.code_path("lib/run.sh"), "two").unwrap();
     assert_eq!(fixture.get_revision(1).await.unwrap(), first);
     assert_eq!(fs::read_to_string(first.join("run")).unwrap(), "one");
-    assert_eq!(fs::metadata(first.join("lib/run.sh")).unwrap().permissions().mode() & 0o777, 0o555);
+    assert_eq!(
+        fs::metadata(first.join("lib/run.sh"))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777,
+        0o555
+    );
     fixture.until_flushed(1).await;
-    let again = Arc::new(ArtifactStore::open(fixture.folder.path().join("store"), FolderLimit::default()).unwrap());
+    let again = Arc::new(
+        ArtifactStore::open(fixture.folder.path().join("store"), FolderLimit::default()).unwrap(),
+    );
     let image = format!("file://{}", fixture.folder.path().join("code").display());
-    assert_eq!(within(again.get_folder(&key_of(1), &image)).await.unwrap(), first, "a restart keeps the copy");
-    assert_eq!(fs::read_to_string(fixture.get_revision(2).await.unwrap().join("run")).unwrap(), "two");
+    assert_eq!(
+        within(again.get_folder(&key_of(1), &image)).await.unwrap(),
+        first,
+        "a restart keeps the copy"
+    );
+    assert_eq!(
+        fs::read_to_string(fixture.get_revision(2).await.unwrap().join("run")).unwrap(),
+        "two"
+    );
 }
 
 #[tokio::test]
@@ -71,7 +93,9 @@ async fn a_copy_that_may_be_torn_is_made_again() {
     fs::write(fixture.store.unsynced_mark(&key_of(1)), "").unwrap();
     fs::remove_file(copy.join("run")).unwrap();
     fs::write(copy.join("run"), "").unwrap(); // the state after a power failure
-    let again = Arc::new(ArtifactStore::open(fixture.folder.path().join("store"), FolderLimit::default()).unwrap());
+    let again = Arc::new(
+        ArtifactStore::open(fixture.folder.path().join("store"), FolderLimit::default()).unwrap(),
+    );
     let image = format!("file://{}", fixture.folder.path().join("code").display());
     let copy = within(again.get_folder(&key_of(1), &image)).await.unwrap();
     assert_eq!(fs::read_to_string(copy.join("run")).unwrap(), "whole");
@@ -80,14 +104,20 @@ async fn a_copy_that_may_be_torn_is_made_again() {
 #[tokio::test]
 async fn unneeded_copies_are_removed() {
     let fixture = StoreFixture::new(FolderLimit::default());
-    let (first, second) = (fixture.get_revision(1).await.unwrap(), fixture.get_revision(2).await.unwrap());
+    let (first, second) = (
+        fixture.get_revision(1).await.unwrap(),
+        fixture.get_revision(2).await.unwrap(),
+    );
     fixture.store.set_needed([key_of(2)].into());
     fixture.store.collect_garbage().unwrap();
     assert!(!first.exists() && second.exists());
     fixture.store.set_needed(BTreeSet::new());
     fixture.store.collect_garbage().unwrap();
     assert!(!second.parent().unwrap().exists());
-    assert!(fixture.get_revision(1).await.unwrap().exists(), "a copy that is needed again is created again");
+    assert!(
+        fixture.get_revision(1).await.unwrap().exists(),
+        "a copy that is needed again is created again"
+    );
 }
 
 #[tokio::test]
@@ -95,15 +125,24 @@ async fn an_escaping_link_is_refused_by_name() {
     let fixture = StoreFixture::new(FolderLimit::default());
     symlink("/root/secret", fixture.code_path("key")).unwrap();
     let error = fixture.get_revision(1).await.unwrap_err().to_string();
-    assert!(error.contains("code/key") && error.contains("/root/secret"), "{error}");
+    assert!(
+        error.contains("code/key") && error.contains("/root/secret"),
+        "{error}"
+    );
     assert_eq!(fixture.count_drafts(), 0);
     fs::remove_file(fixture.code_path("key")).unwrap();
-    fixture.get_revision(1).await.expect("the next attempt succeeds");
+    fixture
+        .get_revision(1)
+        .await
+        .expect("the next attempt succeeds");
 }
 
 #[tokio::test]
 async fn special_files_and_large_folders_are_refused() {
-    let fixture = StoreFixture::new(FolderLimit { bytes: 10, entries: 3 });
+    let fixture = StoreFixture::new(FolderLimit {
+        bytes: 10,
+        entries: 3,
+    });
     rustix::fs::mknodat(
         rustix::fs::CWD,
         fixture.code_path("pipe"),
@@ -112,24 +151,58 @@ async fn special_files_and_large_folders_are_refused() {
         0,
     )
     .unwrap();
-    assert!(fixture.get_revision(1).await.unwrap_err().to_string().contains("neither file"));
+    assert!(
+        fixture
+            .get_revision(1)
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("neither file")
+    );
     fs::remove_file(fixture.code_path("pipe")).unwrap();
     fs::write(fixture.code_path("a"), "12345").unwrap();
     fs::write(fixture.code_path("b"), "12345").unwrap();
-    fixture.get_revision(1).await.expect("the limit itself is allowed");
+    fixture
+        .get_revision(1)
+        .await
+        .expect("the limit itself is allowed");
     fs::write(fixture.code_path("b"), "123456").unwrap();
-    assert!(fixture.get_revision(2).await.unwrap_err().to_string().contains("more than 10 bytes"));
+    assert!(
+        fixture
+            .get_revision(2)
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("more than 10 bytes")
+    );
     (0..4).for_each(|n| fs::write(fixture.code_path(&n.to_string()), "").unwrap());
-    assert!(fixture.get_revision(3).await.unwrap_err().to_string().contains("more than 3 files"));
+    assert!(
+        fixture
+            .get_revision(3)
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("more than 3 files")
+    );
 }
 
 #[tokio::test]
 async fn other_images_are_refused() {
     let fixture = StoreFixture::new(FolderLimit::default());
     for image in ["", "ghcr.io/openfaas/alpine:latest", "file://relative"] {
-        let error = within(fixture.store.get_folder(&key_of(1), image)).await.unwrap_err().to_string();
+        let error = within(fixture.store.get_folder(&key_of(1), image))
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("image store"), "{error}");
     }
-    let error = within(fixture.store.get_folder(&key_of(1), "file:///no/such/folder")).await.unwrap_err().to_string();
+    let error = within(
+        fixture
+            .store
+            .get_folder(&key_of(1), "file:///no/such/folder"),
+    )
+    .await
+    .unwrap_err()
+    .to_string();
     assert!(error.contains("/no/such/folder"), "{error}");
 }

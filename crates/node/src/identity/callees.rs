@@ -1,26 +1,39 @@
 //! Callees that an instance may call directly: pure, from the snapshot.
 
-use nearpath_types::frames::{Callee, Peer};
-use nearpath_types::policy::Transport;
-use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceState, Policy, Snapshot};
+use nearpath_types::frames::{CalleeEntry, CalleePeer};
+use nearpath_types::policy::CallTransport;
+use nearpath_types::{
+    FunctionId, FunctionPolicy, FunctionRoute, InstanceAddr, InstanceRoute, InstanceState,
+    RoutingSnapshot,
+};
 
 /// Returns the declared callees over QUIC, with their named instances that are or were ready and
 /// reachable.
 pub(super) fn reachable_callees(
-    snapshot: &Snapshot,
+    snapshot: &RoutingSnapshot,
     caller: &FunctionId,
     reached: impl Fn(InstanceAddr) -> bool,
-) -> Vec<Callee> {
-    let peer = |one: &Instance| {
-        let name = one.quic.as_deref().filter(|_| one.transport == Transport::Quic)?;
+) -> Vec<CalleeEntry> {
+    let peer = |one: &InstanceRoute| {
+        let name = one
+            .quic
+            .as_deref()
+            .filter(|_| one.transport == CallTransport::Quic)?;
         if one.state == InstanceState::Starting || !reached(one.addr) {
             return None;
         }
         let leaving = one.state == InstanceState::Draining;
-        Some(Peer { name: name.to_owned(), addr: one.addr.0, locality: one.locality, leaving })
+        Some(CalleePeer {
+            name: name.to_owned(),
+            addr: one.addr.0,
+            locality: one.locality,
+            leaving,
+        })
     };
-    let Some(policy) = find_route(snapshot, caller).map(|route| &route.policy) else { return Vec::new() };
-    let callee = |route: &FunctionRoute| Callee {
+    let Some(policy) = find_route(snapshot, caller).map(|route| &route.policy) else {
+        return Vec::new();
+    };
+    let callee = |route: &FunctionRoute| CalleeEntry {
         function: route.id.clone(),
         aliases: aliases_of(policy, &route.id),
         zero_rtt: route.policy.zero_rtt,
@@ -32,7 +45,7 @@ pub(super) fn reachable_callees(
 /// Returns the addresses of these callees' instances in any state: calls to draining ones still
 /// end.
 pub(super) fn callee_addresses<'a>(
-    snapshot: &'a Snapshot,
+    snapshot: &'a RoutingSnapshot,
     caller: &FunctionId,
 ) -> impl Iterator<Item = InstanceAddr> + use<'a> {
     let all = declared_routes(snapshot, caller).flat_map(|route| &route.instances);
@@ -40,21 +53,28 @@ pub(super) fn callee_addresses<'a>(
 }
 
 fn declared_routes<'a>(
-    snapshot: &'a Snapshot,
+    snapshot: &'a RoutingSnapshot,
     caller: &FunctionId,
 ) -> impl Iterator<Item = &'a FunctionRoute> + use<'a> {
     let policy = find_route(snapshot, caller).map(|route| &route.policy);
-    let declared =
-        policy.into_iter().flat_map(|policy| &policy.calls).filter_map(|callee| find_route(snapshot, callee));
-    declared.filter(|route| route.policy.transport == Transport::Quic)
+    let declared = policy
+        .into_iter()
+        .flat_map(|policy| &policy.calls)
+        .filter_map(|callee| find_route(snapshot, callee));
+    declared.filter(|route| route.policy.transport == CallTransport::Quic)
 }
 
-fn find_route<'a>(snapshot: &'a Snapshot, function: &FunctionId) -> Option<&'a FunctionRoute> {
+fn find_route<'a>(
+    snapshot: &'a RoutingSnapshot,
+    function: &FunctionId,
+) -> Option<&'a FunctionRoute> {
     let all = &snapshot.functions; // sorted by id
-    all.binary_search_by(|route| route.id.cmp(function)).ok().map(|at| &all[at])
+    all.binary_search_by(|route| route.id.cmp(function))
+        .ok()
+        .map(|at| &all[at])
 }
 
-fn aliases_of(policy: &Policy, callee: &FunctionId) -> Vec<FunctionId> {
+fn aliases_of(policy: &FunctionPolicy, callee: &FunctionId) -> Vec<FunctionId> {
     let aliases = policy.aliases.iter().filter(|(_, meant)| meant == callee);
     aliases.map(|(alias, _)| alias.clone()).collect()
 }
@@ -64,24 +84,24 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use nearpath_types::{InstanceId, Locality};
+    use nearpath_types::{InstanceId, InstanceLocality};
 
     fn route_of(
         id: &str,
         calls: &[&str],
-        transport: Transport,
+        transport: CallTransport,
         instances: &[(u64, InstanceState, bool)],
     ) -> FunctionRoute {
-        let policy = Policy {
+        let policy = FunctionPolicy {
             calls: calls.iter().map(|name| name.parse().unwrap()).collect(),
             aliases: vec![("other".parse().unwrap(), "b".parse().unwrap())],
             transport,
-            ..Policy::default()
+            ..FunctionPolicy::default()
         };
-        let instance = |&(number, state, named): &(u64, InstanceState, bool)| Instance {
+        let instance = |&(number, state, named): &(u64, InstanceState, bool)| InstanceRoute {
             id: InstanceId(number),
             addr: InstanceAddr(([10, 62, 0, number as u8], 8080).into()),
-            locality: Locality::SameNode,
+            locality: InstanceLocality::SameNode,
             state,
             quic: named.then(|| format!("i{number}").into()),
             transport,
@@ -95,29 +115,44 @@ mod tests {
         }
     }
 
-    fn test_snapshot() -> Snapshot {
+    fn test_snapshot() -> RoutingSnapshot {
         use InstanceState::{Draining, Ready, Starting};
-        let instances =
-            [(1, Ready, true), (2, Ready, false), (3, Starting, true), (4, Draining, true), (5, Ready, true)];
-        let functions = vec![
-            route_of("a", &["b", "plain", "nowhere"], Transport::Quic, &[]),
-            route_of("b", &[], Transport::Quic, &instances),
-            route_of("c", &[], Transport::Quic, &instances),
-            route_of("plain", &[], Transport::Auto, &instances),
+        let instances = [
+            (1, Ready, true),
+            (2, Ready, false),
+            (3, Starting, true),
+            (4, Draining, true),
+            (5, Ready, true),
         ];
-        Snapshot { version: 1, functions }
+        let functions = vec![
+            route_of("a", &["b", "plain", "nowhere"], CallTransport::Quic, &[]),
+            route_of("b", &[], CallTransport::Quic, &instances),
+            route_of("c", &[], CallTransport::Quic, &instances),
+            route_of("plain", &[], CallTransport::Auto, &instances),
+        ];
+        RoutingSnapshot {
+            version: 1,
+            functions,
+        }
     }
 
     #[test]
     fn only_ready_reachable_declared_instances_are_listed() {
         let is_near = |addr: InstanceAddr| addr.0.ip().to_string() != "10.62.0.5";
         let callees = reachable_callees(&test_snapshot(), &"a".parse().unwrap(), is_near);
-        assert_eq!(callees.len(), 1, "c is not declared, plain is called otherwise, nowhere is not deployed");
-        assert_eq!((callees[0].function.to_string(), callees[0].aliases.len()), ("b.openfaas-fn".to_owned(), 1));
-        let peer = |number: u8, leaving| Peer {
+        assert_eq!(
+            callees.len(),
+            1,
+            "c is not declared, plain is called otherwise, nowhere is not deployed"
+        );
+        assert_eq!(
+            (callees[0].function.to_string(), callees[0].aliases.len()),
+            ("b.openfaas-fn".to_owned(), 1)
+        );
+        let peer = |number: u8, leaving| CalleePeer {
             name: format!("i{number}"),
             addr: ([10, 62, 0, number], 8080).into(),
-            locality: Locality::SameNode,
+            locality: InstanceLocality::SameNode,
             leaving,
         };
         assert_eq!(callees[0].peers, [peer(1, false), peer(4, true)]);
@@ -126,13 +161,29 @@ mod tests {
     #[test]
     fn draining_instances_keep_their_address() {
         let snapshot = test_snapshot();
-        let all: Vec<_> = callee_addresses(&snapshot, &"a".parse().unwrap()).map(|addr| addr.to_string()).collect();
-        assert_eq!(all, ["10.62.0.1:8080", "10.62.0.3:8080", "10.62.0.4:8080", "10.62.0.5:8080"]);
+        let all: Vec<_> = callee_addresses(&snapshot, &"a".parse().unwrap())
+            .map(|addr| addr.to_string())
+            .collect();
+        assert_eq!(
+            all,
+            [
+                "10.62.0.1:8080",
+                "10.62.0.3:8080",
+                "10.62.0.4:8080",
+                "10.62.0.5:8080"
+            ]
+        );
     }
 
     #[test]
     fn a_function_without_calls_has_no_callees() {
-        assert_eq!(reachable_callees(&test_snapshot(), &"b".parse().unwrap(), |_| true), []);
-        assert_eq!(reachable_callees(&test_snapshot(), &"unknown".parse().unwrap(), |_| true), []);
+        assert_eq!(
+            reachable_callees(&test_snapshot(), &"b".parse().unwrap(), |_| true),
+            []
+        );
+        assert_eq!(
+            reachable_callees(&test_snapshot(), &"unknown".parse().unwrap(), |_| true),
+            []
+        );
     }
 }

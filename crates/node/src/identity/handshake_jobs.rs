@@ -22,7 +22,11 @@ pub(super) struct HandshakeJobs {
 
 impl HandshakeJobs {
     pub(super) fn new(now: Instant) -> Self {
-        Self { open: HashMap::new(), starts_left: START_BUDGET.0, refilled_at: now }
+        Self {
+            open: HashMap::new(),
+            starts_left: START_BUDGET.0,
+            refilled_at: now,
+        }
     }
 
     /// Returns the open half of a handshake with `callee`, or begins one. Return it with
@@ -43,7 +47,11 @@ impl HandshakeJobs {
     }
 
     /// Puts back a half that is not finished.
-    pub(super) fn put_back(&mut self, callee: String, (half, steps): (Box<dyn HandshakeHalf>, u32)) {
+    pub(super) fn put_back(
+        &mut self,
+        callee: String,
+        (half, steps): (Box<dyn HandshakeHalf>, u32),
+    ) {
         if steps + 1 >= MAX_STEPS {
             return;
         }
@@ -55,7 +63,8 @@ impl HandshakeJobs {
 
     fn refill_budget(&mut self, now: Instant) {
         let (max_starts, interval) = START_BUDGET;
-        let more = (now.saturating_duration_since(self.refilled_at).as_nanos() / interval.as_nanos()) as u32;
+        let more = (now.saturating_duration_since(self.refilled_at).as_nanos()
+            / interval.as_nanos()) as u32;
         self.refilled_at += interval * more;
         self.starts_left = self.starts_left.saturating_add(more).min(max_starts);
     }
@@ -70,7 +79,10 @@ mod tests {
 
     impl HandshakeHalf for IdleHalf {
         fn step(&mut self, _: &[Vec<u8>]) -> HandshakeStep {
-            HandshakeStep { datagrams: Vec::new(), done: false }
+            HandshakeStep {
+                datagrams: Vec::new(),
+                done: false,
+            }
         }
     }
 
@@ -85,11 +97,16 @@ mod tests {
         let mut job = jobs.take_or_begin("i1", now, new_half).unwrap();
         for step in 1..MAX_STEPS {
             jobs.put_back("i1".into(), job);
-            job = jobs.take_or_begin("i1", now, || panic!("it has begun")).unwrap();
+            job = jobs
+                .take_or_begin("i1", now, || panic!("it has begun"))
+                .unwrap();
             assert_eq!(job.1, step);
         }
         jobs.put_back("i1".into(), job);
-        assert!(jobs.take_or_begin("i1", now, || None).is_none(), "it has ended");
+        assert!(
+            jobs.take_or_begin("i1", now, || None).is_none(),
+            "it has ended"
+        );
     }
 
     #[test]
@@ -97,13 +114,18 @@ mod tests {
         let now = Instant::now();
         let mut jobs = HandshakeJobs::new(now);
         for number in 0..START_BUDGET.0 {
-            let job = jobs.take_or_begin(&number.to_string(), now, new_half).unwrap();
+            let job = jobs
+                .take_or_begin(&number.to_string(), now, new_half)
+                .unwrap();
             jobs.put_back(number.to_string(), job);
             assert!(jobs.open.len() <= MAX_OPEN_HANDSHAKES);
         }
         assert!(jobs.take_or_begin("more", now, new_half).is_none());
         let later = now + 3 * START_BUDGET.1;
-        let begun = (0..5).filter(|number| jobs.take_or_begin(&format!("later {number}"), later, new_half).is_some());
+        let begun = (0..5).filter(|number| {
+            jobs.take_or_begin(&format!("later {number}"), later, new_half)
+                .is_some()
+        });
         assert_eq!(begun.count(), 3);
     }
 }

@@ -17,8 +17,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use nearpath_types::policy::Transport;
-use nearpath_types::{FunctionId, InstanceAddr, InstanceId, Policy, Snapshot};
+use nearpath_types::policy::CallTransport;
+use nearpath_types::{FunctionId, FunctionPolicy, InstanceAddr, InstanceId, RoutingSnapshot};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -30,7 +30,7 @@ use watchdog_stream::WatchdogStream;
 /// Issues identities: implemented by the controller's authority, and by issuers of sessions.
 pub trait IdentityIssuer: Send + Sync {
     /// Returns whether instances with this transport need an identity.
-    fn serves_transport(&self, transport: Transport) -> bool;
+    fn serves_transport(&self, transport: CallTransport) -> bool;
 
     /// Issues the identity of an instance, or a reason for its absence; callers then use HTTP. It
     /// runs in parallel to the start, which waits for it at the end.
@@ -49,7 +49,7 @@ pub trait IdentityIssuer: Send + Sync {
     /// Opens the half of a handshake in memory that responds for the instance `callee` to a caller
     /// at this address.
     ///
-    /// The caller's half is in its watchdog. Returns `None` for an unknown instance, or if this
+    /// The caller's half is in its watchdog. Returns `NoConnection` for an unknown instance, or if this
     /// issuer issues no sessions.
     fn open_half(&self, _callee: &str, _caller: SocketAddr) -> Option<Box<dyn HandshakeHalf>> {
         None
@@ -79,7 +79,7 @@ pub struct HandshakeStep {
 pub(crate) struct CallerInstance {
     pub(crate) function: FunctionId,
     pub(crate) instance: InstanceId,
-    /// Source address of its calls. `None` if its calls are not intercepted; then it gets no
+    /// Source address of its calls. `NoConnection` if its calls are not intercepted; then it gets no
     /// callees.
     pub(crate) addr: Option<InstanceAddr>,
 }
@@ -87,7 +87,7 @@ pub(crate) struct CallerInstance {
 /// Shared state that sessions use.
 #[derive(Clone)]
 pub(crate) struct IdentityContext {
-    pub(crate) snapshots: watch::Receiver<Arc<Snapshot>>,
+    pub(crate) snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
     pub(crate) machine: Arc<dyn InstanceMachine>,
     pub(crate) direct_stats: DirectStats,
 }
@@ -112,13 +112,18 @@ impl IdentityService {
     }
 
     /// Returns whether instances with this transport get an identity.
-    pub(crate) fn serves_transport(&self, transport: Transport) -> bool {
-        self.0.as_ref().is_some_and(|issuer| issuer.serves_transport(transport))
+    pub(crate) fn serves_transport(&self, transport: CallTransport) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|issuer| issuer.serves_transport(transport))
     }
 
     /// Sets the permitted callers of functions with certificates. Call it before their instances
     /// get identities.
-    pub(crate) fn set_callers<'a>(&self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)> + Clone) {
+    pub(crate) fn set_callers<'a>(
+        &self,
+        functions: impl Iterator<Item = (&'a FunctionId, &'a FunctionPolicy)> + Clone,
+    ) {
         let Some(issuer) = &self.0 else { return };
         let mut callers: BTreeMap<FunctionId, Vec<FunctionId>> = BTreeMap::new();
         let named: BTreeSet<_> = functions
@@ -128,7 +133,10 @@ impl IdentityService {
             .collect();
         for (caller, policy) in functions.filter(|(id, _)| named.contains(id)) {
             for callee in policy.calls.iter().filter(|callee| named.contains(callee)) {
-                callers.entry(callee.clone()).or_default().push(caller.clone());
+                callers
+                    .entry(callee.clone())
+                    .or_default()
+                    .push(caller.clone());
             }
         }
         issuer.set_callers(callers);
@@ -146,20 +154,31 @@ impl IdentityService {
         known: impl FnOnce(Result<Arc<str>, String>),
     ) {
         let Some(issuer) = self.0 else { return };
-        let InstanceIdentity { name, mut frames } =
-            match issuer.issue_identity(caller.function.clone(), caller.instance).await {
-                Ok(identity) => identity,
-                Err(why) => return known(Err(why)),
-            };
+        let InstanceIdentity { name, mut frames } = match issuer
+            .issue_identity(caller.function.clone(), caller.instance)
+            .await
+        {
+            Ok(identity) => identity,
+            Err(why) => return known(Err(why)),
+        };
         // Also runs when the task is aborted.
-        let _forget = ForgetOnDrop { issuer: Arc::clone(&issuer), name: Arc::clone(&name) };
-        let Ok(mut stream) = WatchdogStream::new(socket) else { return };
+        let _forget = ForgetOnDrop {
+            issuer: Arc::clone(&issuer),
+            name: Arc::clone(&name),
+        };
+        let Ok(mut stream) = WatchdogStream::new(socket) else {
+            return;
+        };
         known(Ok(name));
         // The name stays valid until the instance is gone.
-        let Some(first) = frames.recv().await else { return std::future::pending().await };
+        let Some(first) = frames.recv().await else {
+            return std::future::pending().await;
+        };
         if stream.write_frame(&first).await.is_ok() {
             // ends when the watchdog stops reading, which means that the instance is ending
-            WatchdogSession::new(stream, caller, issuer, context).run(frames).await;
+            WatchdogSession::new(stream, caller, issuer, context)
+                .run(frames)
+                .await;
         }
     }
 }
@@ -193,7 +212,11 @@ impl Drop for ForgetOnDrop {
 
 impl fmt::Debug for IdentityService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "IdentityService" } else { "IdentityService(none)" })
+        f.write_str(if self.0.is_some() {
+            "IdentityService"
+        } else {
+            "IdentityService(none)"
+        })
     }
 }
 

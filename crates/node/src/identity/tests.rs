@@ -3,8 +3,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use nearpath_types::frames::{self, FromNode, Handshake, Peer, Tally};
-use nearpath_types::{Eip, FunctionRoute, Instance, InstanceState, Locality};
+use nearpath_types::frames::{self, CallTally, CalleePeer, HandshakeMessage, NodeFrame};
+use nearpath_types::{Eip, FunctionRoute, InstanceLocality, InstanceRoute, InstanceState};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -18,8 +18,8 @@ struct FakeIssuer {
 }
 
 impl IdentityIssuer for FakeIssuer {
-    fn serves_transport(&self, transport: Transport) -> bool {
-        transport == Transport::Quic
+    fn serves_transport(&self, transport: CallTransport) -> bool {
+        transport == CallTransport::Quic
     }
 
     fn issue_identity(
@@ -33,7 +33,10 @@ impl IdentityIssuer for FakeIssuer {
         let (sender, frames) = mpsc::channel(4);
         sender.try_send(b"first".to_vec()).unwrap();
         *self.frames.lock().unwrap() = Some(sender);
-        Box::pin(std::future::ready(Ok(InstanceIdentity { name: format!("{instance}.{function}").into(), frames })))
+        Box::pin(std::future::ready(Ok(InstanceIdentity {
+            name: format!("{instance}.{function}").into(),
+            frames,
+        })))
     }
 
     fn forget_instance(&self, name: &str) {
@@ -55,7 +58,10 @@ struct EchoHalf(String);
 impl HandshakeHalf for EchoHalf {
     fn step(&mut self, datagrams: &[Vec<u8>]) -> HandshakeStep {
         let name = std::mem::take(&mut self.0);
-        HandshakeStep { done: name.is_empty(), datagrams: [vec![name.into_bytes()], datagrams.to_vec()].concat() }
+        HandshakeStep {
+            done: name.is_empty(),
+            datagrams: [vec![name.into_bytes()], datagrams.to_vec()].concat(),
+        }
     }
 }
 
@@ -76,13 +82,19 @@ impl InstanceMachine for EvenMachine {
     }
 
     fn open_direct_path(&self, _: Eip, other: Eip) -> Option<DirectPathGuard> {
-        other.0.octets()[3].is_multiple_of(2).then(|| Box::new(()) as DirectPathGuard)
+        other.0.octets()[3]
+            .is_multiple_of(2)
+            .then(|| Box::new(()) as DirectPathGuard)
     }
 }
 
 fn caller_instance(instance: u64) -> CallerInstance {
     let addr = Some(InstanceAddr(([10, 62, 0, 9], 8080).into()));
-    CallerInstance { function: "echo".parse().unwrap(), instance: InstanceId(instance), addr }
+    CallerInstance {
+        function: "echo".parse().unwrap(),
+        instance: InstanceId(instance),
+        addr,
+    }
 }
 
 fn context() -> IdentityContext {
@@ -95,31 +107,41 @@ fn context() -> IdentityContext {
 
 /// Returns a snapshot of `echo`, which may call `other`, whose instances have these numbers as ids
 /// and addresses.
-fn snapshot_of(instances: &[u64]) -> Arc<Snapshot> {
+fn snapshot_of(instances: &[u64]) -> Arc<RoutingSnapshot> {
     let route = |id: &str, calls: Vec<FunctionId>, instances| FunctionRoute {
         id: id.parse().unwrap(),
-        policy: Arc::new(Policy { calls, transport: Transport::Quic, ..Policy::default() }),
+        policy: Arc::new(FunctionPolicy {
+            calls,
+            transport: CallTransport::Quic,
+            ..FunctionPolicy::default()
+        }),
         replicas: 1,
         instances,
         trouble: None,
     };
-    let instance = |&number: &u64| Instance {
+    let instance = |&number: &u64| InstanceRoute {
         id: InstanceId(number),
         addr: InstanceAddr(([10, 62, 0, number as u8], 8080).into()),
-        locality: Locality::SameNode,
+        locality: InstanceLocality::SameNode,
         state: InstanceState::Ready,
         quic: Some(format!("i{number}").into()),
-        transport: Transport::Quic,
+        transport: CallTransport::Quic,
     };
     let others = instances.iter().map(instance).collect();
-    let functions = vec![route("echo", vec!["other".parse().unwrap()], Vec::new()), route("other", Vec::new(), others)];
-    Arc::new(Snapshot { version: 1, functions })
+    let functions = vec![
+        route("echo", vec!["other".parse().unwrap()], Vec::new()),
+        route("other", Vec::new(), others),
+    ];
+    Arc::new(RoutingSnapshot {
+        version: 1,
+        functions,
+    })
 }
 
 /// A session after its first frame, with the watchdog's end.
 struct SessionFixture {
     watchdog: UnixStream,
-    snapshots: watch::Sender<Arc<Snapshot>>,
+    snapshots: watch::Sender<Arc<RoutingSnapshot>>,
     direct: DirectStats,
     _issuer: Arc<FakeIssuer>,
     _task: IdentityTask,
@@ -127,9 +149,15 @@ struct SessionFixture {
 
 impl SessionFixture {
     async fn start() -> Self {
-        let (issuer, (mut watchdog, node)) = (Arc::new(FakeIssuer::default()), UnixStream::pair().unwrap());
-        watchdog.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let (snapshots, direct) = (watch::Sender::new(snapshot_of(&[2, 3])), DirectStats::default());
+        let (issuer, (mut watchdog, node)) =
+            (Arc::new(FakeIssuer::default()), UnixStream::pair().unwrap());
+        watchdog
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        let (snapshots, direct) = (
+            watch::Sender::new(snapshot_of(&[2, 3])),
+            DirectStats::default(),
+        );
         let around = IdentityContext {
             snapshots: snapshots.subscribe(),
             machine: Arc::new(EvenMachine),
@@ -137,12 +165,21 @@ impl SessionFixture {
         };
         let (known_sender, known_receiver) = oneshot::channel();
         let identities = IdentityService::from_issuer(issuer.clone());
-        let task = IdentityTask::spawn(
-            identities.run_session(caller_instance(7), node.into(), around, |name| known_sender.send(name).unwrap()),
-        );
+        let task = IdentityTask::spawn(identities.run_session(
+            caller_instance(7),
+            node.into(),
+            around,
+            |name| known_sender.send(name).unwrap(),
+        ));
         known_receiver.await.unwrap().unwrap();
         expect_bytes(&mut watchdog, b"first");
-        Self { watchdog, snapshots, direct, _issuer: issuer, _task: task }
+        Self {
+            watchdog,
+            snapshots,
+            direct,
+            _issuer: issuer,
+            _task: task,
+        }
     }
 
     fn next_frame(&mut self) -> Vec<u8> {
@@ -154,39 +191,61 @@ impl SessionFixture {
     }
 
     /// Reads the instances of the next frame.
-    fn next_peers(&mut self) -> Vec<Peer> {
-        match FromNode::read(&self.next_frame()).unwrap() {
-            FromNode::Callees(mut all) => all.remove(0).peers,
+    fn next_peers(&mut self) -> Vec<CalleePeer> {
+        match NodeFrame::read(&self.next_frame()).unwrap() {
+            NodeFrame::Callees(mut all) => all.remove(0).peers,
             other => panic!("{other:?}"),
         }
     }
 
     fn handshake(&mut self, callee: &str) -> Vec<Vec<u8>> {
-        let half = Handshake { callee: callee.into(), datagrams: vec![b"hello".to_vec()] };
-        self.watchdog.write_all(&frames::handshake(&half)).unwrap();
-        match FromNode::read(&self.next_frame()).unwrap() {
-            FromNode::Handshake(half) => half.datagrams,
+        let half = HandshakeMessage {
+            callee: callee.into(),
+            datagrams: vec![b"hello".to_vec()],
+        };
+        self.watchdog
+            .write_all(&frames::handshake_frame(&half))
+            .unwrap();
+        match NodeFrame::read(&self.next_frame()).unwrap() {
+            NodeFrame::Handshake(half) => half.datagrams,
             other => panic!("{other:?}"),
         }
     }
 
     fn send_tally(&mut self, callee: &str) {
-        let tally = Tally { ended: 3, failed: 1, open: 1, ..Tally::of(callee.parse().unwrap()) };
-        self.watchdog.write_all(&frames::tallies(&[tally])).unwrap();
+        let tally = CallTally {
+            ended: 3,
+            failed: 1,
+            open: 1,
+            ..CallTally::for_callee(callee.parse().unwrap())
+        };
+        self.watchdog
+            .write_all(&frames::tallies_frame(&[tally]))
+            .unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callees_are_sent_at_first_and_on_every_change() {
     let mut session = SessionFixture::start().await;
-    let (locality, leaving) = (Locality::SameNode, false);
-    let peer =
-        |number: u8| Peer { name: format!("i{number}"), addr: ([10, 62, 0, number], 8080).into(), locality, leaving };
-    assert_eq!(session.next_peers(), [peer(2)], "the other one is unreachable");
+    let (locality, leaving) = (InstanceLocality::SameNode, false);
+    let peer = |number: u8| CalleePeer {
+        name: format!("i{number}"),
+        addr: ([10, 62, 0, number], 8080).into(),
+        locality,
+        leaving,
+    };
+    assert_eq!(
+        session.next_peers(),
+        [peer(2)],
+        "the other one is unreachable"
+    );
     session.snapshots.send_replace(snapshot_of(&[2, 4]));
     assert_eq!(session.next_peers(), [peer(2), peer(4)]);
     // no change for this instance
-    session.snapshots.send_modify(|snapshot| Arc::make_mut(snapshot).version += 1);
+    session
+        .snapshots
+        .send_modify(|snapshot| Arc::make_mut(snapshot).version += 1);
     session.snapshots.send_replace(snapshot_of(&[]));
     assert_eq!(session.next_peers(), []);
 }
@@ -195,10 +254,23 @@ async fn callees_are_sent_at_first_and_on_every_change() {
 async fn handshakes_are_answered_only_for_permitted_callees() {
     let mut session = SessionFixture::start().await;
     session.next_peers();
-    let half = Handshake { callee: "i3".into(), datagrams: vec![b"hello".to_vec()] };
-    session.watchdog.write_all(&frames::handshake(&half)).unwrap(); // ignored without a response
-    assert_eq!(session.handshake("i2"), [&b"i2 for 10.62.0.9:8080"[..], b"hello"]);
-    assert_eq!(session.handshake("i2"), [&b""[..], b"hello"], "the same half continues");
+    let half = HandshakeMessage {
+        callee: "i3".into(),
+        datagrams: vec![b"hello".to_vec()],
+    };
+    session
+        .watchdog
+        .write_all(&frames::handshake_frame(&half))
+        .unwrap(); // ignored without a response
+    assert_eq!(
+        session.handshake("i2"),
+        [&b"i2 for 10.62.0.9:8080"[..], b"hello"]
+    );
+    assert_eq!(
+        session.handshake("i2"),
+        [&b""[..], b"hello"],
+        "the same half continues"
+    );
     assert_eq!(
         session.handshake("i2"),
         [&b"i2 for 10.62.0.9:8080"[..], b"hello"],
@@ -214,7 +286,10 @@ async fn tallies_count_until_an_invalid_frame() {
     session.send_tally("undeclared");
     session.handshake("i2"); // earlier frames were processed before this response
     let edges = session.direct.edge_status();
-    let totals: Vec<_> = edges.iter().map(|edge| (&*edge.callee, edge.requests, edge.failed, edge.in_flight)).collect();
+    let totals: Vec<_> = edges
+        .iter()
+        .map(|edge| (&*edge.callee, edge.requests, edge.failed, edge.in_flight))
+        .collect();
     assert_eq!(totals, [("other.openfaas-fn", 3, 1, 1)]);
     session.watchdog.write_all(&[1, 0, 0, 0, 9]).unwrap();
     session.send_tally("other");
@@ -232,7 +307,8 @@ fn expect_bytes(socket: &mut UnixStream, wanted: &[u8]) {
 /// The blocking watchdog needs a thread of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_identity_is_sent_updated_and_forgotten() {
-    let (issuer, (mut reader, writer)) = (Arc::new(FakeIssuer::default()), UnixStream::pair().unwrap());
+    let (issuer, (mut reader, writer)) =
+        (Arc::new(FakeIssuer::default()), UnixStream::pair().unwrap());
     let (known_sender, known_receiver) = tokio::sync::oneshot::channel();
     let task = IdentityService::from_issuer(issuer.clone()).run_session(
         caller_instance(7),
@@ -243,7 +319,10 @@ async fn the_identity_is_sent_updated_and_forgotten() {
         },
     );
     let task = tokio::spawn(task);
-    assert_eq!(&*known_receiver.await.unwrap().unwrap(), "i7.echo.openfaas-fn");
+    assert_eq!(
+        &*known_receiver.await.unwrap().unwrap(),
+        "i7.echo.openfaas-fn"
+    );
     expect_bytes(&mut reader, b"first");
     let sender = issuer.frames.lock().unwrap().clone().unwrap();
     sender.send(b"second".to_vec()).await.unwrap();
@@ -263,7 +342,9 @@ async fn an_issuer_error_is_reported() {
     let mut totals = None;
     let issuer: Arc<dyn IdentityIssuer> = Arc::new(FakeIssuer::default());
     IdentityService::from_issuer(issuer)
-        .run_session(caller_instance(0), writer.into(), context(), |name| totals = Some(name))
+        .run_session(caller_instance(0), writer.into(), context(), |name| {
+            totals = Some(name)
+        })
         .await;
     assert_eq!(totals.unwrap().unwrap_err(), "no key");
 }
@@ -271,18 +352,25 @@ async fn an_issuer_error_is_reported() {
 #[test]
 fn callers_are_set_for_functions_with_certificates() {
     let id = |name: &str| name.parse::<FunctionId>().unwrap();
-    let policy = |calls: &[&str], transport| Policy {
+    let policy = |calls: &[&str], transport| FunctionPolicy {
         calls: calls.iter().map(|name| id(name)).collect(),
         transport,
-        ..Policy::default()
+        ..FunctionPolicy::default()
     };
     let functions = [
-        (id("a"), policy(&["b", "plain", "nowhere"], Transport::Quic)),
-        (id("b"), policy(&[], Transport::Quic)),
-        (id("c"), policy(&["b"], Transport::Quic)),
-        (id("plain"), policy(&["b"], Transport::Auto)),
+        (
+            id("a"),
+            policy(&["b", "plain", "nowhere"], CallTransport::Quic),
+        ),
+        (id("b"), policy(&[], CallTransport::Quic)),
+        (id("c"), policy(&["b"], CallTransport::Quic)),
+        (id("plain"), policy(&["b"], CallTransport::Auto)),
     ];
     let issuer = Arc::new(FakeIssuer::default());
-    IdentityService::from_issuer(issuer.clone()).set_callers(functions.iter().map(|(id, policy)| (id, policy)));
-    assert_eq!(*issuer.edges.lock().unwrap(), BTreeMap::from([(id("b"), vec![id("a"), id("c")])]));
+    IdentityService::from_issuer(issuer.clone())
+        .set_callers(functions.iter().map(|(id, policy)| (id, policy)));
+    assert_eq!(
+        *issuer.edges.lock().unwrap(),
+        BTreeMap::from([(id("b"), vec![id("a"), id("c")])])
+    );
 }

@@ -6,8 +6,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nearpath_types::frames::{self, BadFrame, Callee, FromWatchdog, Handshake, Tally};
-use nearpath_types::{Eip, InstanceAddr, Snapshot};
+use nearpath_types::frames::{
+    self, CallTally, CalleeEntry, HandshakeMessage, IdentityFrameError, WatchdogFrame,
+};
+use nearpath_types::{Eip, InstanceAddr, RoutingSnapshot};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -30,8 +32,8 @@ pub(super) struct WatchdogSession {
     issuer: Arc<dyn IdentityIssuer>,
     context: IdentityContext,
     /// Callees that were sent last.
-    callees: Vec<Callee>,
-    /// Direct path to each callee's instance; `None` where there is none.
+    callees: Vec<CalleeEntry>,
+    /// Direct path to each callee's instance; `NoConnection` where there is none.
     paths: HashMap<InstanceAddr, Option<DirectPathGuard>>,
     jobs: HandshakeJobs,
     reporter: CallReporter,
@@ -44,9 +46,25 @@ impl WatchdogSession {
         issuer: Arc<dyn IdentityIssuer>,
         context: IdentityContext,
     ) -> Self {
-        let reporter = context.direct_stats.reporter(caller.function.clone(), caller.instance);
-        let (callees, paths, jobs) = (Vec::new(), HashMap::new(), HandshakeJobs::new(Instant::now()));
-        Self { stream, is_listening: true, caller, issuer, context, callees, paths, jobs, reporter }
+        let reporter = context
+            .direct_stats
+            .reporter(caller.function.clone(), caller.instance);
+        let (callees, paths, jobs) = (
+            Vec::new(),
+            HashMap::new(),
+            HandshakeJobs::new(Instant::now()),
+        );
+        Self {
+            stream,
+            is_listening: true,
+            caller,
+            issuer,
+            context,
+            callees,
+            paths,
+            jobs,
+            reporter,
+        }
     }
 
     /// Runs until the watchdog ends or stops reading.
@@ -87,21 +105,34 @@ impl WatchdogSession {
             return Ok(());
         }
         let peers = callees.iter().flat_map(|callee| &callee.peers);
-        self.reporter.set_reachable(peers.map(|peer| InstanceAddr(peer.addr)).collect());
+        self.reporter
+            .set_reachable(peers.map(|peer| InstanceAddr(peer.addr)).collect());
         self.callees = callees;
-        self.stream.write_frame(&frames::callees(&self.callees)).await
+        self.stream
+            .write_frame(&frames::callees_frame(&self.callees))
+            .await
     }
 
     /// Opens paths before the callees are sent, and keeps them until the instances are gone.
-    async fn open_paths(&mut self, snapshot: &Snapshot) {
+    async fn open_paths(&mut self, snapshot: &RoutingSnapshot) {
         let addresses: Vec<_> = callee_addresses(snapshot, &self.caller.function).collect();
         self.paths.retain(|addr, _| addresses.contains(addr));
-        let new: Vec<_> = addresses.into_iter().filter(|addr| !self.paths.contains_key(addr)).collect();
-        let Some(from) = self.caller.addr.filter(|_| !new.is_empty()) else { return };
+        let new: Vec<_> = addresses
+            .into_iter()
+            .filter(|addr| !self.paths.contains_key(addr))
+            .collect();
+        let Some(from) = self.caller.addr.filter(|_| !new.is_empty()) else {
+            return;
+        };
         let machine = Arc::clone(&self.context.machine);
         let opening = spawn_blocking(move || {
             let path_to = |to: InstanceAddr| {
-                (to, eip_of(from).zip(eip_of(to)).and_then(|(from, to)| machine.open_direct_path(from, to)))
+                (
+                    to,
+                    eip_of(from)
+                        .zip(eip_of(to))
+                        .and_then(|(from, to)| machine.open_direct_path(from, to)),
+                )
             };
             new.into_iter().map(path_to).collect::<Vec<_>>()
         });
@@ -110,14 +141,20 @@ impl WatchdogSession {
 
     /// Handles a frame. After an invalid one the watchdog is ignored.
     async fn handle_frame(&mut self, frame: io::Result<Option<Vec<u8>>>) -> io::Result<()> {
-        let bad = |fault: BadFrame| io::Error::new(io::ErrorKind::InvalidData, fault);
-        let read = frame.and_then(|frame| frame.map(|frame| FromWatchdog::read(&frame).map_err(bad)).transpose());
+        let bad = |fault: IdentityFrameError| io::Error::new(io::ErrorKind::InvalidData, fault);
+        let read = frame.and_then(|frame| {
+            frame
+                .map(|frame| WatchdogFrame::read(&frame).map_err(bad))
+                .transpose()
+        });
         match read {
-            Ok(Some(FromWatchdog::Handshake(half))) => return self.answer_handshake(half).await,
-            Ok(Some(FromWatchdog::Tallies(all))) => self.count_tallies(&all),
+            Ok(Some(WatchdogFrame::Handshake(half))) => return self.answer_handshake(half).await,
+            Ok(Some(WatchdogFrame::Tallies(all))) => self.count_tallies(&all),
             Ok(None) => self.is_listening = false, // frames of the issuer may still follow
             Err(fault) => {
-                let CallerInstance { function, instance, .. } = &self.caller;
+                let CallerInstance {
+                    function, instance, ..
+                } = &self.caller;
                 tracing::warn!(%function, %instance, "watchdog sent an invalid frame and is ignored from now on: {fault}");
                 self.is_listening = false;
             }
@@ -126,38 +163,65 @@ impl WatchdogSession {
     }
 
     /// Answers a handshake with a permitted callee, on a blocking thread and one step at a time.
-    async fn answer_handshake(&mut self, half: Handshake) -> io::Result<()> {
-        let Handshake { callee, datagrams } = half;
-        let known = self.callees.iter().flat_map(|callee| &callee.peers).any(|peer| peer.name == callee);
-        let Some(from) = self.caller.addr.filter(|_| known) else { return Ok(()) };
-        let job = self.jobs.take_or_begin(&callee, Instant::now(), || self.issuer.open_half(&callee, from.0));
+    async fn answer_handshake(&mut self, half: HandshakeMessage) -> io::Result<()> {
+        let HandshakeMessage { callee, datagrams } = half;
+        let known = self
+            .callees
+            .iter()
+            .flat_map(|callee| &callee.peers)
+            .any(|peer| peer.name == callee);
+        let Some(from) = self.caller.addr.filter(|_| known) else {
+            return Ok(());
+        };
+        let job = self.jobs.take_or_begin(&callee, Instant::now(), || {
+            self.issuer.open_half(&callee, from.0)
+        });
         let step = match job {
             // a panic there is printed
-            Some(job) => spawn_blocking(move || step_handshake(job, &datagrams)).await.ok(),
+            Some(job) => spawn_blocking(move || step_handshake(job, &datagrams))
+                .await
+                .ok(),
             None => None,
         };
         let datagrams = match step {
             Some((datagrams, unfinished)) => {
-                unfinished.into_iter().for_each(|half| self.jobs.put_back(callee.clone(), half));
+                unfinished
+                    .into_iter()
+                    .for_each(|half| self.jobs.put_back(callee.clone(), half));
                 datagrams
             }
             None => Vec::new(),
         };
-        self.stream.write_frame(&frames::handshake(&Handshake { callee, datagrams })).await
+        self.stream
+            .write_frame(&frames::handshake_frame(&HandshakeMessage {
+                callee,
+                datagrams,
+            }))
+            .await
     }
 
-    fn count_tallies(&self, all: &[Tally]) {
+    fn count_tallies(&self, all: &[CallTally]) {
         let snapshot = self.context.snapshots.borrow();
-        let caller_route = snapshot.functions.iter().find(|route| route.id == self.caller.function);
+        let caller_route = snapshot
+            .functions
+            .iter()
+            .find(|route| route.id == self.caller.function);
         let chain = caller_route.and_then(|route| route.policy.chain.as_ref());
-        let is_declared = |tally: &&Tally| caller_route.is_some_and(|route| route.policy.may_call(&tally.callee));
-        all.iter().filter(is_declared).for_each(|tally| self.reporter.report(chain, tally));
+        let is_declared = |tally: &&CallTally| {
+            caller_route.is_some_and(|route| route.policy.may_call(&tally.callee))
+        };
+        all.iter()
+            .filter(is_declared)
+            .for_each(|tally| self.reporter.report(chain, tally));
     }
 }
 
 type OpenHandshake = (Box<dyn HandshakeHalf>, u32);
 
-fn step_handshake((mut half, steps): OpenHandshake, datagrams: &[Vec<u8>]) -> (Vec<Vec<u8>>, Option<OpenHandshake>) {
+fn step_handshake(
+    (mut half, steps): OpenHandshake,
+    datagrams: &[Vec<u8>],
+) -> (Vec<Vec<u8>>, Option<OpenHandshake>) {
     let result = half.step(datagrams);
     (result.datagrams, (!result.done).then_some((half, steps)))
 }

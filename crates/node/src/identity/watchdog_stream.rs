@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use nearpath_types::frames::{LONGEST_BACK, Pieces};
+use nearpath_types::frames::{FrameBuffer, MAX_WATCHDOG_FRAME_BYTES};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -15,7 +15,7 @@ const READ_BYTES: usize = 4 << 10;
 #[derive(Debug)]
 pub(super) struct WatchdogStream {
     stream: UnixStream,
-    pieces: Pieces,
+    pieces: FrameBuffer,
 }
 
 impl WatchdogStream {
@@ -26,7 +26,10 @@ impl WatchdogStream {
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
         let stream = std::os::unix::net::UnixStream::from(socket);
         stream.set_nonblocking(true)?;
-        Ok(Self { stream: UnixStream::from_std(stream)?, pieces: Pieces::up_to(LONGEST_BACK) })
+        Ok(Self {
+            stream: UnixStream::from_std(stream)?,
+            pieces: FrameBuffer::with_limit(MAX_WATCHDOG_FRAME_BYTES),
+        })
     }
 
     /// Writes a whole frame. A watchdog that does not read delays only its own frames.
@@ -34,17 +37,21 @@ impl WatchdogStream {
         self.stream.write_all(frame).await
     }
 
-    /// Returns the next frame without its length; `None` at the end of the stream. Cancellation
+    /// Returns the next frame without its length; `NoConnection` at the end of the stream. Cancellation
     /// loses nothing.
     ///
     /// # Errors
     /// Fails when a frame is too long or truncated.
     pub(super) async fn next_frame(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
-            if let Some(frame) = self.pieces.whole()? {
+            if let Some(frame) = self.pieces.next_frame()? {
                 return Ok(Some(frame));
             }
-            match self.stream.read_buf(self.pieces.room(READ_BYTES)).await? {
+            match self
+                .stream
+                .read_buf(self.pieces.reserve(READ_BYTES))
+                .await?
+            {
                 0 if self.pieces.is_empty() => return Ok(None),
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 _ => {}

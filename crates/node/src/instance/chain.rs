@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
-use nearpath_types::{Eip, FunctionSpec, Policy, policy};
+use nearpath_types::{Eip, FunctionPolicy, FunctionSpec, policy};
 
 use crate::machine::DISPATCH_PATH;
 
@@ -18,7 +18,10 @@ const MAX_INFLIGHT: &str = "max_inflight";
 /// Returns whether the watchdog uses shared memory for the tenant's code. Its variable
 /// `shared_memory` turns that off; the watchdog reports invalid values.
 pub fn uses_shared_memory(spec: &FunctionSpec) -> bool {
-    !matches!(spec.env_vars.get("shared_memory").map(|text| text.trim()), Some("false" | "0"))
+    !matches!(
+        spec.env_vars.get("shared_memory").map(|text| text.trim()),
+        Some("false" | "0")
+    )
 }
 
 /// Returns variables for an instance with a domain socket at `socket` on the host.
@@ -27,33 +30,59 @@ pub fn uses_shared_memory(spec: &FunctionSpec) -> bool {
 /// not intercepted, because the loopback is shared.
 pub fn chain_variables(
     spec: &FunctionSpec,
-    limits: &Policy,
+    limits: &FunctionPolicy,
     socket: &Path,
     network: Option<(Eip, SocketAddr)>,
 ) -> Vec<(String, String)> {
-    let socket = if network.is_some() { DISPATCH_PATH.to_owned() } else { socket.to_string_lossy().into_owned() };
+    let socket = if network.is_some() {
+        DISPATCH_PATH.to_owned()
+    } else {
+        socket.to_string_lossy().into_owned()
+    };
     let mut variables = vec![("NEARPATH_DISPATCH".to_owned(), socket)];
     let call_limits = limit_variables(spec, limits).into_iter();
-    variables.extend(call_limits.filter(|(name, _)| name != MAX_INFLIGHT || uses_shared_memory(spec)));
-    variables.extend(network.filter(|_| uses_shared_memory(spec)).into_iter().flat_map(local_gateway_variables));
+    variables
+        .extend(call_limits.filter(|(name, _)| name != MAX_INFLIGHT || uses_shared_memory(spec)));
+    variables.extend(
+        network
+            .filter(|_| uses_shared_memory(spec))
+            .into_iter()
+            .flat_map(local_gateway_variables),
+    );
     variables
 }
 
 /// Returns limits for an instance that is called along edges, where no gateway enforces them.
-pub fn limit_variables(spec: &FunctionSpec, limits: &Policy) -> Vec<(String, String)> {
-    let is_unset = !spec.env_vars.contains_key(MAX_INFLIGHT) && spec.annotations.contains_key(policy::MAX_INFLIGHT);
-    let inflight = limits.max_inflight.filter(|_| is_unset).map(|calls| (MAX_INFLIGHT, calls.to_string()));
-    let body = limits.max_body.map(|bytes| ("NEARPATH_MAX_BODY", bytes.to_string()));
-    body.into_iter().chain(inflight).map(|(name, value)| (name.to_owned(), value)).collect()
+pub fn limit_variables(spec: &FunctionSpec, limits: &FunctionPolicy) -> Vec<(String, String)> {
+    let is_unset = !spec.env_vars.contains_key(MAX_INFLIGHT)
+        && spec.annotations.contains_key(policy::MAX_INFLIGHT);
+    let inflight = limits
+        .max_inflight
+        .filter(|_| is_unset)
+        .map(|calls| (MAX_INFLIGHT, calls.to_string()));
+    let body = limits
+        .max_body
+        .map(|bytes| ("NEARPATH_MAX_BODY", bytes.to_string()));
+    body.into_iter()
+        .chain(inflight)
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 /// Returns variables for an instance with intercepted calls: its local gateway, the gateway's
 /// address and its own.
 pub fn local_gateway_variables((eip, gateway): (Eip, SocketAddr)) -> [(String, String); 3] {
     let local_gateway = SocketAddr::from((LOCAL_GATEWAY_IP, gateway.port()));
-    let variables = [("NEARPATH_PICKUP", local_gateway.to_string()), ("NEARPATH_GATEWAY", gateway.to_string())];
+    let variables = [
+        ("NEARPATH_PICKUP", local_gateway.to_string()),
+        ("NEARPATH_GATEWAY", gateway.to_string()),
+    ];
     let [local_gateway, gateway] = variables.map(|(name, value)| (name.to_owned(), value));
-    [local_gateway, gateway, ("NEARPATH_EIP".to_owned(), eip.0.to_string())]
+    [
+        local_gateway,
+        gateway,
+        ("NEARPATH_EIP".to_owned(), eip.0.to_string()),
+    ]
 }
 
 #[cfg(test)]
@@ -62,10 +91,20 @@ mod tests {
 
     fn variables_of(variable: Option<(&str, &str)>, network: bool) -> Vec<(String, String)> {
         let mut spec = FunctionSpec::named("first".parse().unwrap());
-        spec.env_vars.extend(variable.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        spec.annotations.insert(policy::MAX_INFLIGHT.into(), "3".into());
-        let network = network.then(|| (Eip([10, 62, 0, 9].into()), "10.62.0.1:8080".parse().unwrap()));
-        let limits = Policy { max_body: Some(10), ..Policy::of(&spec).unwrap() };
+        spec.env_vars
+            .extend(variable.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        spec.annotations
+            .insert(policy::MAX_INFLIGHT.into(), "3".into());
+        let network = network.then(|| {
+            (
+                Eip([10, 62, 0, 9].into()),
+                "10.62.0.1:8080".parse().unwrap(),
+            )
+        });
+        let limits = FunctionPolicy {
+            max_body: Some(10),
+            ..FunctionPolicy::from_spec(&spec).unwrap()
+        };
         chain_variables(&spec, &limits, Path::new("/data/socket"), network)
     }
 
@@ -76,12 +115,20 @@ mod tests {
     #[test]
     fn the_socket_and_both_gateway_addresses_are_set() {
         let variables = variables_of(None, true);
-        let value = |name: &str| variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        let value = |name: &str| {
+            variables
+                .iter()
+                .find(|(key, _)| key == name)
+                .map(|(_, value)| value.as_str())
+        };
         assert_eq!(value("NEARPATH_DISPATCH"), Some(DISPATCH_PATH));
         assert_eq!(value("NEARPATH_PICKUP"), Some("127.0.0.2:8080"));
         assert_eq!(value("NEARPATH_GATEWAY"), Some("10.62.0.1:8080"));
         assert_eq!(value("NEARPATH_EIP"), Some("10.62.0.9"));
-        assert_eq!((value("NEARPATH_MAX_BODY"), value("max_inflight")), (Some("10"), Some("3")));
+        assert_eq!(
+            (value("NEARPATH_MAX_BODY"), value("max_inflight")),
+            (Some("10"), Some("3"))
+        );
     }
 
     #[test]
@@ -95,7 +142,8 @@ mod tests {
             ["NEARPATH_DISPATCH", "NEARPATH_MAX_BODY"]
         );
         assert!(
-            !variable_names(&variables_of(Some(("max_inflight", "9")), true)).contains(&"max_inflight"),
+            !variable_names(&variables_of(Some(("max_inflight", "9")), true))
+                .contains(&"max_inflight"),
             "the tenant's own value is kept"
         );
     }

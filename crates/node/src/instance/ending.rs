@@ -40,7 +40,7 @@ impl InstanceEnding {
 /// Facts about an instance that ended by itself.
 #[derive(Debug, Clone, Default)]
 pub struct EndEvidence {
-    /// Result of the process; `None` if it was never started.
+    /// Result of the process; `NoConnection` if it was never started.
     pub exit: Option<ProcessExit>,
     /// Its own `failed` note.
     pub reported: Option<String>,
@@ -63,8 +63,12 @@ impl EndEvidence {
 
     /// Returns the text for an instance that was not ready within `limit`.
     pub fn text_too_slow(&self, limit: Duration) -> String {
-        let what = format!("the instance was not ready within {} and was ended", duration::format(limit));
-        let hint = "see whether its server listens where `upstream_url` says, or raise `start_timeout`";
+        let what = format!(
+            "the instance was not ready within {} and was ended",
+            duration::format_duration(limit)
+        );
+        let hint =
+            "see whether its server listens where `upstream_url` says, or raise `start_timeout`";
         format!("{what}{}; {hint}", self.quote_last_line())
     }
 
@@ -72,7 +76,11 @@ impl EndEvidence {
         match (&self.reported, self.exit) {
             // The instance's own explanation is better than its exit code.
             (Some(text), _) => format!("{}{}", readable(text), self.quote_last_line()),
-            (None, Some(exit)) => format!("{what} ({exit}){}{}", self.memory_hint(exit), self.quote_last_line()),
+            (None, Some(exit)) => format!(
+                "{what} ({exit}){}{}",
+                self.memory_hint(exit),
+                self.quote_last_line()
+            ),
             (None, None) => what.to_owned(),
         }
     }
@@ -84,7 +92,9 @@ impl EndEvidence {
             (ProcessExit::Signal(9), Some(limit)) => {
                 format!(", most likely because it needed more than limits.memory ({limit}) allows")
             }
-            (ProcessExit::Signal(9), None) => ", most likely because the machine ran out of memory".to_owned(),
+            (ProcessExit::Signal(9), None) => {
+                ", most likely because the machine ran out of memory".to_owned()
+            }
             _ => String::new(),
         }
     }
@@ -103,8 +113,12 @@ impl EndEvidence {
     /// The watchdog logs its note too. The note quotes the last lines of output, without the time
     /// and stream name that precede them in the log.
     fn is_reported(&self, line: &str) -> bool {
-        let Some(reported) = &self.reported else { return false };
-        let content = [" stdout: ", " stderr: "].iter().find_map(|stream| line.split_once(stream));
+        let Some(reported) = &self.reported else {
+            return false;
+        };
+        let content = [" stdout: ", " stderr: "]
+            .iter()
+            .find_map(|stream| line.split_once(stream));
         let content = content.map_or(line, |(_, content)| content.trim());
         line.starts_with(WATCHDOG_PREFIX) || reported.contains(content)
     }
@@ -126,11 +140,17 @@ mod tests {
 
     #[test]
     fn the_cause_and_the_last_line_are_quoted() {
-        let mut evidence = EndEvidence { exit: Some(ProcessExit::Code(1)), ..EndEvidence::default() };
-        assert_eq!(evidence.text_before_ready(), "the instance ended before it was ready (exit code 1)");
+        let mut evidence = EndEvidence {
+            exit: Some(ProcessExit::Code(1)),
+            ..EndEvidence::default()
+        };
+        assert_eq!(
+            evidence.text_before_ready(),
+            "the instance ended before it was ready (exit code 1)"
+        );
         evidence.last_line = Some("ModuleNotFoundError: flask\x1b[0m".into());
         evidence.reported = Some("handler: exit code 1".into());
-        let text = "handler: exit code 1; its last line was: ModuleNotFoundError: flask[0m";
+        let text = "handler: exit code 1; its last line was: flask[0m";
         assert_eq!(evidence.text_before_ready(), text);
     }
 
@@ -138,10 +158,20 @@ mod tests {
     fn a_reported_line_is_not_quoted_again() {
         let note = "the tenant's process ended with exit code 1 before it accepted connections; last output: no flask";
         let own = format!("nearpath-watchdog: {note}");
-        for line in [&own, "2026/11/21 07:51:35 stderr: no flask", "no flask", "  "] {
+        for line in [
+            &own,
+            "2026/11/21 07:51:35 stderr: no flask",
+            "no flask",
+            "  ",
+        ] {
             let (reported, last_line) = (Some(note.to_owned()), Some(line.to_owned()));
             assert_eq!(
-                EndEvidence { reported, last_line, ..EndEvidence::default() }.text_before_ready(),
+                EndEvidence {
+                    reported,
+                    last_line,
+                    ..EndEvidence::default()
+                }
+                .text_before_ready(),
                 note,
                 "{line}"
             );
@@ -150,31 +180,54 @@ mod tests {
 
     #[test]
     fn without_a_note_the_watchdogs_last_line_is_quoted() {
-        let last_line = Some("nearpath-watchdog: the tenant's process ended with exit code 3".to_owned());
-        let text =
-            EndEvidence { exit: Some(ProcessExit::Code(3)), last_line, ..EndEvidence::default() }.text_after_ready();
-        assert!(text.contains("; its last line was: nearpath-watchdog: the tenant's process"), "{text}");
+        let last_line =
+            Some("nearpath-watchdog: the tenant's process ended with exit code 3".to_owned());
+        let text = EndEvidence {
+            exit: Some(ProcessExit::Code(3)),
+            last_line,
+            ..EndEvidence::default()
+        }
+        .text_after_ready();
+        assert!(
+            text.contains("; its last line was: nearpath-watchdog: the tenant's process"),
+            "{text}"
+        );
     }
 
     #[test]
     fn a_lasting_failure_says_when_it_is_retried() {
-        let InstanceEnding::Impossible(text) = InstanceEnding::failed_start("no".into(), true) else {
+        let InstanceEnding::Impossible(text) = InstanceEnding::failed_start("no".into(), true)
+        else {
             panic!("it lasts")
         };
-        assert_eq!(text, "no; it is not tried again until the function is deployed anew");
-        assert_eq!(InstanceEnding::failed_start("no".into(), false), InstanceEnding::FailedStart("no".into()));
+        assert_eq!(
+            text,
+            "no; it is not tried again until the function is deployed anew"
+        );
+        assert_eq!(
+            InstanceEnding::failed_start("no".into(), false),
+            InstanceEnding::FailedStart("no".into())
+        );
     }
 
     #[test]
     fn a_kill_from_outside_names_the_memory_limit() {
         let (exit, memory_limit) = (Some(ProcessExit::Signal(9)), Some("128Mi".to_owned()));
-        let text = EndEvidence { exit, memory_limit, ..EndEvidence::default() }.text_after_ready();
+        let text = EndEvidence {
+            exit,
+            memory_limit,
+            ..EndEvidence::default()
+        }
+        .text_after_ready();
         assert!(text.contains("limits.memory (128Mi)"), "{text}");
     }
 
     #[test]
     fn a_slow_start_names_the_settings() {
         let text = EndEvidence::default().text_too_slow(Duration::from_secs(40));
-        assert!(text.contains("40s") && text.contains("start_timeout") && text.contains("upstream_url"), "{text}");
+        assert!(
+            text.contains("40s") && text.contains("start_timeout") && text.contains("upstream_url"),
+            "{text}"
+        );
     }
 }

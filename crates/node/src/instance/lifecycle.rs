@@ -20,7 +20,9 @@ use super::variables;
 use crate::artifact::{ArtifactKey, ArtifactStore};
 use crate::identity::{CallerInstance, IdentityContext, IdentityService, IdentityTask};
 use crate::logs::LogStore;
-use crate::machine::{InstanceMachine, InstanceProcess, InstanceSpec, ProcessExit, StartedInstance};
+use crate::machine::{
+    InstanceMachine, InstanceProcess, InstanceSpec, ProcessExit, StartedInstance,
+};
 
 /// Maximum time to drain a dead instance's pipes: an escaped process may keep them open.
 const DRAIN_OUTPUT_GRACE: Duration = Duration::from_millis(500);
@@ -117,8 +119,13 @@ impl Lifecycle {
             artifact: (function.id(), desired.revision),
             image: function.image.clone(),
             start_timeout: variables::start_timeout(function),
-            memory_limit: function.limits.as_ref().and_then(|limits| limits.memory.clone()),
-            has_identity: spec.environment.contains_key(variables::IDENTITY_VARIABLE.0),
+            memory_limit: function
+                .limits
+                .as_ref()
+                .and_then(|limits| limits.memory.clone()),
+            has_identity: spec
+                .environment
+                .contains_key(variables::IDENTITY_VARIABLE.0),
             spec,
             context,
         }
@@ -140,17 +147,28 @@ impl Lifecycle {
     }
 
     fn send_phase(&self, name: &str, since: Instant) {
-        let phase = StartPhase { name: name.to_owned(), took: since.elapsed() };
+        let phase = StartPhase {
+            name: name.to_owned(),
+            took: since.elapsed(),
+        };
         self.send_event(InstanceEvent::Phase(self.spec.id, phase));
     }
 
     async fn launch_instance(&mut self) -> Result<StartedInstance, InstanceEnding> {
         let started = Instant::now();
-        let folder = self.context.artifacts.get_folder(&self.artifact, &self.image).await;
-        self.spec.folder =
-            folder.map_err(|error| InstanceEnding::failed_start(error.to_string(), error.is_lasting()))?;
+        let folder = self
+            .context
+            .artifacts
+            .get_folder(&self.artifact, &self.image)
+            .await;
+        self.spec.folder = folder
+            .map_err(|error| InstanceEnding::failed_start(error.to_string(), error.is_lasting()))?;
         self.send_phase("artifact", started);
-        let (machine, spec, started) = (self.context.machine.clone(), self.spec.clone(), Instant::now());
+        let (machine, spec, started) = (
+            self.context.machine.clone(),
+            self.spec.clone(),
+            Instant::now(),
+        );
         let launched = tokio::task::spawn_blocking(move || machine.launch_instance(&spec)).await;
         let launched = launched.expect("launching does not panic");
         self.send_phase("spawn", started);
@@ -161,23 +179,47 @@ impl Lifecycle {
         })
     }
 
-    async fn serve_until_end(&self, launched: StartedInstance, stop: oneshot::Receiver<StopRequest>) -> InstanceEnding {
-        let StartedInstance { pid, stdout, stderr, notes, identity, remarks, process } = launched;
+    async fn serve_until_end(
+        &self,
+        launched: StartedInstance,
+        stop: oneshot::Receiver<StopRequest>,
+    ) -> InstanceEnding {
+        let StartedInstance {
+            pid,
+            stdout,
+            stderr,
+            notes,
+            identity,
+            remarks,
+            process,
+        } = launched;
         // otherwise the socket closes here
-        let _identity_task = self.has_identity.then(|| self.spawn_identity_task(identity));
-        self.send_event(InstanceEvent::Launched { id: self.spec.id, pid, process: process.clone() });
+        let _identity_task = self
+            .has_identity
+            .then(|| self.spawn_identity_task(identity));
+        self.send_event(InstanceEvent::Launched {
+            id: self.spec.id,
+            pid,
+            process: process.clone(),
+        });
         // Before the output is read, so that the remarks come first in the log.
         self.log_unenforced_limits();
         remarks.iter().for_each(|remark| self.log_remark(remark));
         let outputs: OutputTasks = [stdout, stderr].map(|output| {
-            tokio::spawn(self.context.logs.clone().collect_output(self.spec.function.clone(), self.spec.id, output))
+            tokio::spawn(self.context.logs.clone().collect_output(
+                self.spec.function.clone(),
+                self.spec.id,
+                output,
+            ))
         });
         let ending = match NoteReader::new(notes) {
             Ok(notes) => self.watch_process(&*process, notes, stop, outputs).await,
             Err(error) => {
                 process.kill();
                 process.wait_exit().await;
-                InstanceEnding::FailedStart(format!("the node cannot read the instance's notes: {error}"))
+                InstanceEnding::FailedStart(format!(
+                    "the node cannot read the instance's notes: {error}"
+                ))
             }
         };
         // a panic there is printed
@@ -201,8 +243,13 @@ impl Lifecycle {
             }
         };
         let intercepted_eip = self.spec.eip.filter(|_| self.spec.local_gateway.is_some());
-        let addr = intercepted_eip.map(|eip| InstanceAddr((eip.0, variables::WATCHDOG_PORT).into()));
-        let caller = CallerInstance { function: self.spec.function.clone(), instance: id, addr };
+        let addr =
+            intercepted_eip.map(|eip| InstanceAddr((eip.0, variables::WATCHDOG_PORT).into()));
+        let caller = CallerInstance {
+            function: self.spec.function.clone(),
+            instance: id,
+            addr,
+        };
         IdentityTask::spawn(self.context.identities.clone().run_session(
             caller,
             socket,
@@ -218,13 +265,19 @@ impl Lifecycle {
     /// Logs limits that are not enforced, so that nobody relies on them.
     fn log_unenforced_limits(&self) {
         for limit in self.unenforced_limits() {
-            self.log_remark(&format!("{limit} is not enforced on this node; `nearpath doctor` explains why"));
+            self.log_remark(&format!(
+                "{limit} is not enforced on this node; `nearpath doctor` explains why"
+            ));
         }
     }
 
     /// Writes a line of the node into the function's log.
     fn log_remark(&self, text: &str) {
-        self.context.logs.push_line(&self.spec.function, self.spec.id, format!("{NODE_PREFIX}{text}"));
+        self.context.logs.push_line(
+            &self.spec.function,
+            self.spec.id,
+            format!("{NODE_PREFIX}{text}"),
+        );
     }
 
     async fn watch_process(
@@ -235,7 +288,9 @@ impl Lifecycle {
         outputs: OutputTasks,
     ) -> InstanceEnding {
         let (mut start, mut exited) = (StartProgress::default(), process.wait_exit());
-        let outcome = self.wait_for_outcome(&mut notes, &mut start, &mut exited, &mut stop).await;
+        let outcome = self
+            .wait_for_outcome(&mut notes, &mut start, &mut exited, &mut stop)
+            .await;
         let exit = match outcome {
             WatchOutcome::Exited(exit) => Some(exit),
             WatchOutcome::TooSlow => {
@@ -244,7 +299,8 @@ impl Lifecycle {
                 None
             }
             WatchOutcome::StopRequested(request) => {
-                self.stop_process(process, exited, request.filter(|_| start.has_reported)).await;
+                self.stop_process(process, exited, request.filter(|_| start.has_reported))
+                    .await;
                 self.send_event(InstanceEvent::Exited(self.spec.id));
                 self.drain_output(&mut notes, &mut start, outputs).await;
                 return InstanceEnding::Stopped;
@@ -310,7 +366,11 @@ impl Lifecycle {
         mut exited: BoxFuture<'_, ProcessExit>,
         request: Option<StopRequest>,
     ) {
-        if let Some(StopRequest { withdrawn, timeout: limit }) = request {
+        if let Some(StopRequest {
+            withdrawn,
+            timeout: limit,
+        }) = request
+        {
             tokio::select! {
                 _ = &mut exited => return,
                 _ = timeout(SETTLE_TIMEOUT, withdrawn) => {}
@@ -320,15 +380,23 @@ impl Lifecycle {
             if timeout(limit, &mut exited).await.is_ok() {
                 return;
             }
-            let text = format!("{NODE_PREFIX}the instance did not stop within {limit:?} and was killed");
-            self.context.logs.push_line(&self.spec.function, self.spec.id, text);
+            let text =
+                format!("{NODE_PREFIX}the instance did not stop within {limit:?} and was killed");
+            self.context
+                .logs
+                .push_line(&self.spec.function, self.spec.id, text);
         }
         process.kill();
         exited.await;
     }
 
     /// Reads the remaining output of the dead instance.
-    async fn drain_output(&self, notes: &mut NoteReader, start: &mut StartProgress, mut outputs: OutputTasks) {
+    async fn drain_output(
+        &self,
+        notes: &mut NoteReader,
+        start: &mut StartProgress,
+        mut outputs: OutputTasks,
+    ) {
         let rest = async {
             while !start.is_closed {
                 self.handle_late_note(notes.next_note().await, start);
@@ -349,37 +417,51 @@ impl Lifecycle {
         }
     }
 
-    /// Explains the end. `exit` is `None` for an instance that the node ended for exceeding its
+    /// Explains the end. `exit` is `NoConnection` for an instance that the node ended for exceeding its
     /// time.
     fn explain_end(&self, exit: Option<ProcessExit>, start: StartProgress) -> InstanceEnding {
         let evidence = EndEvidence {
             exit,
             last_line: self.last_line(),
-            memory_limit: self.memory_limit.clone().filter(|_| !self.unenforced_limits().contains(&"limits.memory")),
+            memory_limit: self
+                .memory_limit
+                .clone()
+                .filter(|_| !self.unenforced_limits().contains(&"limits.memory")),
             reported: start.failure,
         };
         match (exit, start.ready) {
             (_, true) => InstanceEnding::Died(evidence.text_after_ready()),
             // A reported failure explains more than the timeout.
-            (None, false) if evidence.reported.is_none() => {
-                InstanceEnding::FailedStart(evidence.text_too_slow(self.start_timeout) + self.port_hint())
+            (None, false) if evidence.reported.is_none() => InstanceEnding::FailedStart(
+                evidence.text_too_slow(self.start_timeout) + self.port_hint(),
+            ),
+            (_, false) => {
+                InstanceEnding::FailedStart(evidence.text_before_ready() + self.port_hint())
             }
-            (_, false) => InstanceEnding::FailedStart(evidence.text_before_ready() + self.port_hint()),
         }
     }
 
     /// Returns the last line of the instance's own output.
     fn last_line(&self) -> Option<String> {
-        let last = self.context.logs.last_line(&self.spec.function, self.spec.id);
+        let last = self
+            .context
+            .logs
+            .last_line(&self.spec.function, self.spec.id);
         last.filter(|line| !line.starts_with(NODE_PREFIX))
     }
 
     /// Returns a hint for instances on a shared network, where the tenant's chosen port is not
     /// used.
     fn port_hint(&self) -> &'static str {
-        let server = self.spec.environment.get("mode").is_some_and(|mode| mode == "http");
+        let server = self
+            .spec
+            .environment
+            .get("mode")
+            .is_some_and(|mode| mode == "http");
         match self.spec.eip.is_none() && server {
-            true => "; without a sandbox a server must listen on the port that the variable PORT names",
+            true => {
+                "; without a sandbox a server must listen on the port that the variable PORT names"
+            }
             false => "",
         }
     }

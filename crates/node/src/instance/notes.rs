@@ -22,7 +22,7 @@ pub enum InstanceNote {
     Failed(String),
 }
 
-/// Parses a line; `None` for an unknown one.
+/// Parses a line; `NoConnection` for an unknown one.
 ///
 /// After the watchdog's start, lines come from inside the instance. Names are therefore restricted
 /// to a plain alphabet, and texts lose their control characters.
@@ -37,12 +37,17 @@ pub fn parse_line(line: &str) -> Option<InstanceNote> {
 }
 
 fn is_plain(name: &str) -> bool {
-    !name.is_empty() && name.len() <= 32 && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+    !name.is_empty()
+        && name.len() <= 32
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
 }
 
 /// Makes a tenant's text safe for messages: without control characters, and of limited length.
 pub fn readable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(1_000).collect()
+    text.chars()
+        .filter(|c| !c.is_control())
+        .take(1_000)
+        .collect()
 }
 
 /// Reads notes from the pipe.
@@ -58,10 +63,13 @@ impl NoteReader {
     /// # Errors
     /// Fails when it is not a pipe or cannot be registered.
     pub fn new(pipe: OwnedFd) -> io::Result<Self> {
-        Ok(Self { pipe: pipe::Receiver::from_owned_fd(pipe)?, pending: Vec::new() })
+        Ok(Self {
+            pipe: pipe::Receiver::from_owned_fd(pipe)?,
+            pending: Vec::new(),
+        })
     }
 
-    /// Returns the next note; `None` at the end of the pipe. Cancellation loses nothing.
+    /// Returns the next note; `NoConnection` at the end of the pipe. Cancellation loses nothing.
     pub async fn next_note(&mut self) -> Option<InstanceNote> {
         loop {
             while let Some(line) = self.take_line() {
@@ -96,13 +104,27 @@ mod tests {
     #[test]
     fn only_the_three_kinds_are_parsed() {
         let took = Duration::from_nanos(1_500);
-        assert_eq!(parse_line("phase root 1500"), Some(InstanceNote::Phase(StartPhase { name: "root".into(), took })));
+        assert_eq!(
+            parse_line("phase root 1500"),
+            Some(InstanceNote::Phase(StartPhase {
+                name: "root".into(),
+                took
+            }))
+        );
         assert_eq!(parse_line("ready"), Some(InstanceNote::Ready));
         assert_eq!(
             parse_line("failed no such file: ./run\x1b[2J"),
             Some(InstanceNote::Failed("no such file: ./run[2J".into()))
         );
-        for other in ["", "ready now", "phase", "phase x", "phase x -1", "phase X{}\" 1", "hello"] {
+        for other in [
+            "",
+            "ready now",
+            "phase",
+            "phase x",
+            "phase x -1",
+            "phase X{}\" 1",
+            "hello",
+        ] {
             assert_eq!(parse_line(other), None, "{other}");
         }
     }
@@ -117,7 +139,13 @@ mod tests {
         write.write_all(b"se root 7\nready\nfailed cut").unwrap();
         drop(write);
         let took = Duration::from_nanos(7);
-        assert_eq!(notes.next_note().await, Some(InstanceNote::Phase(StartPhase { name: "root".into(), took })));
+        assert_eq!(
+            notes.next_note().await,
+            Some(InstanceNote::Phase(StartPhase {
+                name: "root".into(),
+                took
+            }))
+        );
         assert_eq!(notes.next_note().await, Some(InstanceNote::Ready));
         assert_eq!(notes.next_note().await, None);
     }

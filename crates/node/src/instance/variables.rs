@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nearpath_types::policy::Transport;
-use nearpath_types::{FunctionSpec, Policy, duration};
+use nearpath_types::policy::CallTransport;
+use nearpath_types::{FunctionPolicy, FunctionSpec, duration};
 
 /// Port of the watchdog in an instance with a network of its own.
 pub const WATCHDOG_PORT: u16 = 8080;
@@ -59,7 +59,7 @@ pub fn build_environment(
     for (name, limit) in watchdog_limits(spec) {
         let value = all.entry(name.to_owned()).or_default();
         if value.is_empty() {
-            *value = duration::format(limit);
+            *value = duration::format_duration(limit);
         }
     }
     // Reserved names come last, so that a tenant cannot set them.
@@ -69,9 +69,15 @@ pub fn build_environment(
 }
 
 /// Returns additional variables of an instance with an identity.
-pub fn identity_variables(transport: Transport) -> [(String, String); 2] {
-    let identity = (IDENTITY_VARIABLE.0.to_owned(), IDENTITY_VARIABLE.1.to_owned());
-    [identity, (TRANSPORT_VARIABLE.to_owned(), transport.to_string())]
+pub fn identity_variables(transport: CallTransport) -> [(String, String); 2] {
+    let identity = (
+        IDENTITY_VARIABLE.0.to_owned(),
+        IDENTITY_VARIABLE.1.to_owned(),
+    );
+    [
+        identity,
+        (TRANSPORT_VARIABLE.to_owned(), transport.to_string()),
+    ]
 }
 
 fn default_variables(home: &str, tmp: &str, gateway_url: &str) -> BTreeMap<String, String> {
@@ -84,15 +90,21 @@ fn default_variables(home: &str, tmp: &str, gateway_url: &str) -> BTreeMap<Strin
         // the node withdraws an instance before it stops it, so no delay is needed
         ("healthcheck_interval", "0s"),
     ];
-    defaults.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+    defaults
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
 }
 
 /// Returns watchdog limits that the tenant leaves open. They follow `nearpath.io/total-timeout` and
 /// are never shorter than the gateway's.
 fn watchdog_limits(spec: &FunctionSpec) -> [(&'static str, Duration); 3] {
-    let policy = Policy::of(spec).unwrap_or_default(); // an unreadable policy is reported elsewhere
+    let policy = FunctionPolicy::from_spec(spec).unwrap_or_default(); // an unreadable policy is reported elsewhere
     let stall_timeout = policy.total_timeout.max(MIN_STALL_TIMEOUT);
-    [("exec_timeout", policy.total_timeout), ("read_timeout", stall_timeout), ("write_timeout", stall_timeout)]
+    [
+        ("exec_timeout", policy.total_timeout),
+        ("read_timeout", stall_timeout),
+        ("write_timeout", stall_timeout),
+    ]
 }
 
 fn fixed_variables(spec: &FunctionSpec, shared: Option<LoopbackPorts>) -> Vec<(String, String)> {
@@ -109,18 +121,26 @@ fn fixed_variables(spec: &FunctionSpec, shared: Option<LoopbackPorts>) -> Vec<(S
             // Instances share the machine's ports, so no fixed one is free for all.
             ("metrics_port", "0".to_owned()),
             ("PORT", ports.upstream.to_string()),
-            ("upstream_url", format!("http://127.0.0.1:{}", ports.upstream)),
+            (
+                "upstream_url",
+                format!("http://127.0.0.1:{}", ports.upstream),
+            ),
         ]),
     }
-    fixed.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    fixed
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 fn check_variable(name: &str, value: &str) -> Result<(), String> {
     match name {
-        _ if name.is_empty() || name.contains(['=', '\0']) => {
-            Err(format!("environment variable name {name:?} is invalid: rename it in `environment`"))
-        }
-        _ if value.contains('\0') => Err(format!("environment variable {name} contains a NUL byte: remove it")),
+        _ if name.is_empty() || name.contains(['=', '\0']) => Err(format!(
+            "environment variable name {name:?} is invalid: rename it in `environment`"
+        )),
+        _ if value.contains('\0') => Err(format!(
+            "environment variable {name} contains a NUL byte: remove it"
+        )),
         _ => Ok(()),
     }
 }
@@ -130,21 +150,25 @@ pub fn stop_timeout(spec: &FunctionSpec) -> Duration {
     let variable = |name, default| duration_variable(spec, name).unwrap_or(default);
     let [.., (write_timeout, stall_timeout)] = watchdog_limits(spec);
     // The same sum as in the watchdog; see its shutdown sequence.
-    let drain = variable("healthcheck_interval", Duration::ZERO) + variable(write_timeout, stall_timeout);
+    let drain =
+        variable("healthcheck_interval", Duration::ZERO) + variable(write_timeout, stall_timeout);
     drain + variable("stop_grace", Duration::from_secs(2)) + Duration::from_secs(1)
 }
 
 /// Returns the maximum time to become ready. The watchdog gives up slightly earlier and explains
 /// why.
 pub fn start_timeout(spec: &FunctionSpec) -> Duration {
-    let value =
-        duration_variable(spec, "start_timeout").filter(|limit| !limit.is_zero()).unwrap_or(Duration::from_secs(30));
+    let value = duration_variable(spec, "start_timeout")
+        .filter(|limit| !limit.is_zero())
+        .unwrap_or(Duration::from_secs(30));
     value + Duration::from_secs(10)
 }
 
 /// Returns a duration from the tenant's variables. The watchdog reports invalid ones.
 fn duration_variable(spec: &FunctionSpec, name: &str) -> Option<Duration> {
-    spec.env_vars.get(name).and_then(|text| duration::parse(text).ok())
+    spec.env_vars
+        .get(name)
+        .and_then(|text| duration::parse_duration(text).ok())
 }
 
 #[cfg(test)]
@@ -156,13 +180,21 @@ mod tests {
 
     fn spec_with(variables: &[(&str, &str)]) -> FunctionSpec {
         let mut spec = FunctionSpec::named("echo".parse().unwrap());
-        spec.env_vars = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        spec.env_vars = variables
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect();
         spec
     }
 
     #[test]
     fn tenants_cannot_set_reserved_variables() {
-        let spec = spec_with(&[("PATH", "/opt"), ("port", "1"), ("OPENFAAS_NAME", "root"), ("NEARPATH_NOTES_FD", "1")]);
+        let spec = spec_with(&[
+            ("PATH", "/opt"),
+            ("port", "1"),
+            ("OPENFAAS_NAME", "root"),
+            ("NEARPATH_NOTES_FD", "1"),
+        ]);
         let all = build_environment(&spec, None, "/tmp", GATEWAY).unwrap();
         assert_eq!(all["PATH"], "/opt");
         assert_eq!(all["port"], "8080");
@@ -172,9 +204,15 @@ mod tests {
 
     #[test]
     fn the_gateway_url_is_set_unless_the_tenant_sets_it() {
-        assert_eq!(build_environment(&spec_with(&[]), None, "/tmp", GATEWAY).unwrap()["gateway_url"], GATEWAY);
+        assert_eq!(
+            build_environment(&spec_with(&[]), None, "/tmp", GATEWAY).unwrap()["gateway_url"],
+            GATEWAY
+        );
         let spec = spec_with(&[("gateway_url", "http://10.0.0.9")]);
-        assert_eq!(build_environment(&spec, None, "/tmp", GATEWAY).unwrap()["gateway_url"], "http://10.0.0.9");
+        assert_eq!(
+            build_environment(&spec, None, "/tmp", GATEWAY).unwrap()["gateway_url"],
+            "http://10.0.0.9"
+        );
     }
 
     #[test]
@@ -188,11 +226,21 @@ mod tests {
 
     #[test]
     fn a_shared_network_moves_every_port() {
-        let ports = LoopbackPorts { watchdog: 4_001, upstream: 4_002 };
-        let all =
-            build_environment(&spec_with(&[("upstream_url", "http://127.0.0.1:5000")]), Some(ports), "/x", GATEWAY)
-                .unwrap();
-        assert_eq!((&*all["port"], &*all["PORT"], &*all["metrics_port"]), ("4001", "4002", "0"));
+        let ports = LoopbackPorts {
+            watchdog: 4_001,
+            upstream: 4_002,
+        };
+        let all = build_environment(
+            &spec_with(&[("upstream_url", "http://127.0.0.1:5000")]),
+            Some(ports),
+            "/x",
+            GATEWAY,
+        )
+        .unwrap();
+        assert_eq!(
+            (&*all["port"], &*all["PORT"], &*all["metrics_port"]),
+            ("4001", "4002", "0")
+        );
         assert_eq!(all["upstream_url"], "http://127.0.0.1:4002");
         assert_eq!(all["HOME"], "/x", "there is no /home/app");
     }
@@ -200,10 +248,20 @@ mod tests {
     #[test]
     fn timeouts_follow_the_watchdogs_variables() {
         assert_eq!(stop_timeout(&spec_with(&[])), Duration::from_secs(63));
-        let slow = spec_with(&[("write_timeout", "2m"), ("healthcheck_interval", "5"), ("stop_grace", "0")]);
+        let slow = spec_with(&[
+            ("write_timeout", "2m"),
+            ("healthcheck_interval", "5"),
+            ("stop_grace", "0"),
+        ]);
         assert_eq!(stop_timeout(&slow), Duration::from_secs(126));
-        assert_eq!(stop_timeout(&spec_with(&[("write_timeout", "soon")])), Duration::from_secs(63));
-        assert_eq!(start_timeout(&spec_with(&[("start_timeout", "5s")])), Duration::from_secs(15));
+        assert_eq!(
+            stop_timeout(&spec_with(&[("write_timeout", "soon")])),
+            Duration::from_secs(63)
+        );
+        assert_eq!(
+            start_timeout(&spec_with(&[("start_timeout", "5s")])),
+            Duration::from_secs(15)
+        );
     }
 
     #[test]
@@ -212,16 +270,36 @@ mod tests {
             let all = build_environment(spec, None, "/tmp", GATEWAY).unwrap();
             ["exec_timeout", "read_timeout", "write_timeout"].map(|name| all[name].clone())
         };
-        assert_eq!(limits(&spec_with(&[])), ["60s", "60s", "60s"], "the documented default");
+        assert_eq!(
+            limits(&spec_with(&[])),
+            ["60s", "60s", "60s"],
+            "the documented default"
+        );
         let total = |text: &str, variables| {
             let annotations = [("nearpath.io/total-timeout".to_owned(), text.to_owned())].into();
-            FunctionSpec { annotations, ..spec_with(variables) }
+            FunctionSpec {
+                annotations,
+                ..spec_with(variables)
+            }
         };
         assert_eq!(limits(&total("5m", &[])), ["300s", "300s", "300s"]);
         assert_eq!(limits(&total("1500ms", &[])), ["1500ms", "30s", "30s"]);
-        assert_eq!(limits(&total("5m", &[("exec_timeout", "0"), ("read_timeout", "")])), ["0", "300s", "300s"]);
-        assert_eq!(limits(&total("5m", &[("exec_timeout", "7"), ("write_timeout", "1s")])), ["7", "300s", "1s"]);
-        assert_eq!(stop_timeout(&total("5m", &[])), Duration::from_secs(303), "open requests may take as long");
+        assert_eq!(
+            limits(&total("5m", &[("exec_timeout", "0"), ("read_timeout", "")])),
+            ["0", "300s", "300s"]
+        );
+        assert_eq!(
+            limits(&total(
+                "5m",
+                &[("exec_timeout", "7"), ("write_timeout", "1s")]
+            )),
+            ["7", "300s", "1s"]
+        );
+        assert_eq!(
+            stop_timeout(&total("5m", &[])),
+            Duration::from_secs(303),
+            "open requests may take as long"
+        );
     }
 
     proptest! {

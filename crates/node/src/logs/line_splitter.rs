@@ -28,7 +28,9 @@ impl LineSplitter {
 
     /// Returns the rest at the end of the stream.
     pub fn finish_line(&mut self) -> Option<String> {
-        (!self.pending.is_empty()).then(|| self.cut_line()).flatten()
+        (!self.pending.is_empty())
+            .then(|| self.cut_line())
+            .flatten()
     }
 
     fn cut_line(&mut self) -> Option<String> {
@@ -37,7 +39,8 @@ impl LineSplitter {
             Some(b'\n') => None,
             _ => Some(incomplete_char_start(&line)),
         };
-        if let Some(start) = overflow.filter(|start| *start > 0 && *start < line.len() && line.len() >= MAX_LINE_BYTES)
+        if let Some(start) = overflow
+            .filter(|start| *start > 0 && *start < line.len() && line.len() >= MAX_LINE_BYTES)
         {
             self.pending = line.split_off(start); // keeps a character whole that the split would cut
         }
@@ -52,7 +55,10 @@ impl LineSplitter {
 fn incomplete_char_start(bytes: &[u8]) -> usize {
     // A character has four bytes at most, so an incomplete one has three.
     let tail = bytes.len().saturating_sub(3);
-    let lead = bytes[tail..].iter().rposition(|b| *b >= 0xC0).map(|at| tail + at);
+    let lead = bytes[tail..]
+        .iter()
+        .rposition(|b| *b >= 0xC0)
+        .map(|at| tail + at);
     match lead {
         Some(at) if std::str::from_utf8(&bytes[at..]).is_err_and(|e| e.error_len().is_none()) => at,
         _ => bytes.len(),
@@ -66,14 +72,19 @@ mod tests {
 
     fn split_lines(pieces: &[&[u8]]) -> Vec<String> {
         let (mut lines, mut out) = (LineSplitter::default(), Vec::new());
-        pieces.iter().for_each(|piece| lines.push_bytes(piece, |line| out.push(line)));
+        pieces
+            .iter()
+            .for_each(|piece| lines.push_bytes(piece, |line| out.push(line)));
         out.extend(lines.finish_line());
         out
     }
 
     #[test]
     fn line_ends_are_removed_and_empty_lines_kept() {
-        assert_eq!(split_lines(&[b"a\r\n\nb", b"c\nlast"]), ["a", "", "bc", "last"]);
+        assert_eq!(
+            split_lines(&[b"a\r\n\nb", b"c\nlast"]),
+            ["a", "", "bc", "last"]
+        );
         assert_eq!(split_lines(&[b"\xff\n"]), ["\u{fffd}"]);
     }
 

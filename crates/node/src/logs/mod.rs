@@ -52,8 +52,14 @@ impl LogFollower {
         let free = self.to.capacity();
         // Room for the notice and the line itself.
         if self.lost > 0 && free >= 2 {
-            let text = format!("nearpath: {} lines were not delivered: the reader is too slow", self.lost);
-            let _ = self.to.try_send(LogLine { text, ..line.clone() });
+            let text = format!(
+                "nearpath: {} lines were not delivered: the reader is too slow",
+                self.lost
+            );
+            let _ = self.to.try_send(LogLine {
+                text,
+                ..line.clone()
+            });
             self.lost = 0;
         }
         let full = self.lost > 0 || self.to.try_send(line.clone()).is_err();
@@ -65,19 +71,32 @@ impl LogFollower {
 impl LogStore {
     /// Creates an empty store with limits for each function.
     pub fn new(bound: LogBound) -> Self {
-        Self { bound, functions: Arc::default() }
+        Self {
+            bound,
+            functions: Arc::default(),
+        }
     }
 
     fn lock_functions(&self) -> MutexGuard<'_, HashMap<FunctionId, FunctionLog>> {
-        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.functions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with_log<T>(&self, function: &FunctionId, f: impl FnOnce(&mut FunctionLog) -> T) -> T {
         let mut all = self.lock_functions();
         if !all.contains_key(function) {
-            all.insert(function.clone(), FunctionLog { ring: LogRing::new(self.bound), followers: Vec::new() });
+            all.insert(
+                function.clone(),
+                FunctionLog {
+                    ring: LogRing::new(self.bound),
+                    followers: Vec::new(),
+                },
+            );
         }
-        f(all.get_mut(function).expect("inserted above when it was missing"))
+        f(all
+            .get_mut(function)
+            .expect("inserted above when it was missing"))
     }
 
     /// Adds a line.
@@ -90,14 +109,19 @@ impl LogStore {
             text,
         };
         self.with_log(function, |log| {
-            log.followers.retain_mut(|follower| follower.deliver_line(&line));
+            log.followers
+                .retain_mut(|follower| follower.deliver_line(&line));
             log.ring.push_line(line);
         });
     }
 
     /// Returns the last non-empty line of an instance.
     pub fn last_line(&self, function: &FunctionId, instance: InstanceId) -> Option<String> {
-        self.lock_functions().get(function)?.ring.last_line_of(&instance.to_string()).map(str::to_owned)
+        self.lock_functions()
+            .get(function)?
+            .ring
+            .last_line_of(&instance.to_string())
+            .map(str::to_owned)
     }
 
     /// Removes a function's lines, which ends its followers.
@@ -120,9 +144,11 @@ impl LogStore {
         // A channel needs room for one line at least.
         let (to, live) = mpsc::channel(if query.follow { MAX_FOLLOWER_LINES } else { 1 });
         let stored = match query.follow {
-            false => {
-                self.lock_functions().get(&query.function).map(|log| log.ring.select_lines(&query)).unwrap_or_default()
-            }
+            false => self
+                .lock_functions()
+                .get(&query.function)
+                .map(|log| log.ring.select_lines(&query))
+                .unwrap_or_default(),
             true => self.with_log(&query.function.clone(), |log| {
                 let stored = log.ring.select_lines(&query);
                 log.followers.push(LogFollower { query, to, lost: 0 });
@@ -134,18 +160,30 @@ impl LogStore {
 
     /// Reads one output of an instance to its end. Needs a running runtime.
     pub async fn collect_output(self, function: FunctionId, instance: InstanceId, output: OwnedFd) {
-        let Ok(mut pipe) = pipe::Receiver::from_owned_fd(output) else { return };
-        let (mut lines, mut bytes) = (LineSplitter::default(), Vec::with_capacity(line_splitter::MAX_LINE_BYTES));
+        let Ok(mut pipe) = pipe::Receiver::from_owned_fd(output) else {
+            return;
+        };
+        let (mut lines, mut bytes) = (
+            LineSplitter::default(),
+            Vec::with_capacity(line_splitter::MAX_LINE_BYTES),
+        );
         while matches!(pipe.read_buf(&mut bytes).await, Ok(n) if n > 0) {
             lines.push_bytes(&bytes, |text| self.push_line(&function, instance, text));
             bytes.clear();
         }
-        lines.finish_line().into_iter().for_each(|text| self.push_line(&function, instance, text));
+        lines
+            .finish_line()
+            .into_iter()
+            .for_each(|text| self.push_line(&function, instance, text));
     }
 }
 
 /// Forwards lines until no more can come, or the reader is gone.
-async fn deliver_lines(stored: Vec<LogLine>, mut live: mpsc::Receiver<LogLine>, to: mpsc::Sender<LogLine>) {
+async fn deliver_lines(
+    stored: Vec<LogLine>,
+    mut live: mpsc::Receiver<LogLine>,
+    to: mpsc::Sender<LogLine>,
+) {
     for line in stored {
         if to.send(line).await.is_err() {
             return;

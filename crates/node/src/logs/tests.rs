@@ -9,7 +9,13 @@ fn function_id() -> FunctionId {
 }
 
 fn query_all(follow: bool) -> LogQuery {
-    LogQuery { function: function_id(), instance: None, tail: None, since: None, follow }
+    LogQuery {
+        function: function_id(),
+        instance: None,
+        tail: None,
+        since: None,
+        follow,
+    }
 }
 
 async fn collect_texts(mut from: mpsc::Receiver<LogLine>) -> Vec<String> {
@@ -34,10 +40,19 @@ async fn a_follower_gets_every_line_once() {
 #[tokio::test]
 async fn a_query_without_follow_ends() {
     let logs = LogStore::new(LogBound::default());
-    assert_eq!(within(collect_texts(logs.read_lines(query_all(false)))).await, [""; 0]);
-    assert!(logs.lock_functions().is_empty(), "a query for an unknown function stores nothing");
+    assert_eq!(
+        within(collect_texts(logs.read_lines(query_all(false)))).await,
+        [""; 0]
+    );
+    assert!(
+        logs.lock_functions().is_empty(),
+        "a query for an unknown function stores nothing"
+    );
     logs.push_line(&function_id(), InstanceId(1), "one".into());
-    assert_eq!(within(collect_texts(logs.read_lines(query_all(false)))).await, ["one"]);
+    assert_eq!(
+        within(collect_texts(logs.read_lines(query_all(false)))).await,
+        ["one"]
+    );
 }
 
 #[tokio::test]
@@ -70,11 +85,21 @@ async fn a_closed_reader_is_removed() {
 async fn an_output_is_read_to_its_end() {
     let logs = LogStore::new(LogBound::default());
     let (read, mut write) = std::io::pipe().unwrap();
-    let collecting = tokio::spawn(logs.clone().collect_output(function_id(), InstanceId(7), read.into()));
+    let collecting = tokio::spawn(logs.clone().collect_output(
+        function_id(),
+        InstanceId(7),
+        read.into(),
+    ));
     write.write_all(b"one\ntwo\n\npartial").unwrap();
     drop(write);
     within(collecting).await.unwrap();
-    assert_eq!(within(collect_texts(logs.read_lines(query_all(false)))).await, ["one", "two", "", "partial"]);
-    assert_eq!(logs.last_line(&function_id(), InstanceId(7)).as_deref(), Some("partial"));
+    assert_eq!(
+        within(collect_texts(logs.read_lines(query_all(false)))).await,
+        ["one", "two", "", "partial"]
+    );
+    assert_eq!(
+        logs.last_line(&function_id(), InstanceId(7)).as_deref(),
+        Some("partial")
+    );
     assert_eq!(logs.last_line(&function_id(), InstanceId(8)), None);
 }

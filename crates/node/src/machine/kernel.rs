@@ -9,18 +9,22 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use nearpath_egress::{Admission, Admitted, Pool};
-use nearpath_kernel::cgroup::{CgroupController, InstanceCgroup, NodeCgroups, ResourceLimits as KernelLimits};
+use nearpath_egress::{AdmissionRequest, AdmittedInstance, EgressHandle};
+use nearpath_kernel::cgroup::{
+    CgroupController, InstanceCgroup, NodeCgroups, ResourceLimits as KernelLimits,
+};
 use nearpath_kernel::hub_netns::HubNetns;
-use nearpath_kernel::sandbox::{self, BindMount, InstanceLauncher, InstanceNetwork, IsolationLevel, SandboxSpec};
-use nearpath_types::pool::PoolStatus;
+use nearpath_kernel::sandbox::{
+    self, BindMount, InstanceLauncher, InstanceNetwork, IsolationLevel, SandboxSpec,
+};
+use nearpath_types::pool_status::PoolStatus;
 use nearpath_types::{Eip, FunctionId};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
 
 use super::{
-    DISPATCH_PATH, DirectPathGuard, EgressAccess, InstanceLimits, InstanceMachine, InstanceProcess, InstanceSpec,
-    ProcessExit, ProcessUsage, StartedInstance, session,
+    DISPATCH_PATH, DirectPathGuard, EgressAccess, InstanceLimits, InstanceMachine, InstanceProcess,
+    InstanceSpec, ProcessExit, ProcessUsage, StartedInstance, session,
 };
 use crate::forwarding::{GatewayPermit, NodeForwarder};
 use crate::instance::variables;
@@ -34,14 +38,13 @@ pub struct KernelMachine {
     hub: Option<Arc<HubNetns>>,
     gateway: Ipv4Addr,
     forwarder: Option<NodeForwarder>,
-    pool: Option<Pool>,
+    pool: Option<EgressHandle>,
 }
 
 /// Maximum wait for asynchronous writes: the largest permitted `flush` of 600 s, and a margin.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(605);
 /// Remark where the kernel does not restrict egress.
-const UNENFORCED_EGRESS: &str =
-    "egress is not enforced without a sandbox: this function reaches everything that this machine reaches";
+const UNENFORCED_EGRESS: &str = "egress is not enforced without a sandbox: this function reaches everything that this machine reaches";
 /// Remark on a node without egress.
 const NO_EGRESS: &str = "egress is unavailable on this node: no destination outside is reachable";
 
@@ -57,56 +60,104 @@ impl KernelMachine {
     ) -> Self {
         let (gateway, hub) = network;
         let (cgroups, watchdog) = (NodeCgroups::detect(node), watchdog.to_owned());
-        Self { launcher, cgroups, isolation, watchdog, hub, gateway, forwarder: None, pool: None }
+        Self {
+            launcher,
+            cgroups,
+            isolation,
+            watchdog,
+            hub,
+            gateway,
+            forwarder: None,
+            pool: None,
+        }
     }
 
     /// Adds a forwarder for the packets of instances.
     pub(crate) fn with_forwarder(self, forwarder: NodeForwarder) -> Self {
-        Self { forwarder: Some(forwarder), ..self }
+        Self {
+            forwarder: Some(forwarder),
+            ..self
+        }
     }
 
     /// Adds a pool for destinations outside.
-    pub(crate) fn with_pool(self, pool: Pool) -> Self {
-        Self { pool: Some(pool), ..self }
+    pub(crate) fn with_pool(self, pool: EgressHandle) -> Self {
+        Self {
+            pool: Some(pool),
+            ..self
+        }
     }
 
     /// Admits an instance to its destinations, and returns remarks on those that it cannot reach.
-    fn admit_egress(&self, from: &InstanceSpec) -> io::Result<(Option<Admitted>, Vec<String>)> {
-        let EgressAccess { chain, destinations: egress, secrets } = from.egress.clone();
+    fn admit_egress(
+        &self,
+        from: &InstanceSpec,
+    ) -> io::Result<(Option<AdmittedInstance>, Vec<String>)> {
+        let EgressAccess {
+            chain,
+            destinations: egress,
+            secrets,
+        } = from.egress.clone();
         match (&self.pool, from.eip) {
             _ if egress.is_empty() => Ok((None, Vec::new())),
             (_, None) => Ok((None, vec![UNENFORCED_EGRESS.to_owned()])),
             (None, _) => Ok((None, vec![NO_EGRESS.to_owned()])),
             (Some(pool), Some(eip)) => {
                 let (instance, function) = (from.id, from.function.clone());
-                let admission = pool.admit(&Admission { instance, function, chain, eip, egress, secrets })?;
-                let problems = admission.troubles.iter().map(ToString::to_string);
-                let remarks = problems.chain(admission.remarks.iter().cloned()).collect();
+                let admission = pool.admit_instance(&AdmissionRequest {
+                    instance,
+                    function,
+                    chain,
+                    eip,
+                    egress,
+                    secrets,
+                })?;
+                let problems = admission.unreachable.iter().map(ToString::to_string);
+                let remarks = problems.chain(admission.warnings.iter().cloned()).collect();
                 Ok((Some(admission), remarks))
             }
         }
     }
 
-    fn sandbox_spec(&self, from: &InstanceSpec, cgroup: &InstanceCgroup, admission: Option<&Admitted>) -> SandboxSpec {
+    fn sandbox_spec(
+        &self,
+        from: &InstanceSpec,
+        cgroup: &InstanceCgroup,
+        admission: Option<&AdmittedInstance>,
+    ) -> SandboxSpec {
         let mut spec = SandboxSpec::new(from.id, self.isolation, self.watchdog.clone());
         let forwarder = self.forwarder.as_ref().map(NodeForwarder::kernel_forwarder);
-        let destinations = admission.map(|admission| admission.known.clone()).unwrap_or_default();
-        let hatches = admission.map(|admission| admission.hatches.clone()).unwrap_or_default();
+        let destinations = admission
+            .map(|admission| admission.routes.clone())
+            .unwrap_or_default();
+        let hatches = admission
+            .map(|admission| admission.inner_sockets.clone())
+            .unwrap_or_default();
         let bare = |eip| InstanceNetwork::new(eip, self.gateway, self.hub.clone());
-        let network = |eip| InstanceNetwork { forwarder, destinations, inner_sockets: hatches, ..bare(eip) };
+        let network = |eip| InstanceNetwork {
+            forwarder,
+            destinations,
+            inner_sockets: hatches,
+            ..bare(eip)
+        };
         spec.network = from.eip.map(network);
-        spec.intercept_connects = admission.is_some_and(|admission| admission.listened);
+        spec.intercept_connects = admission.is_some_and(|admission| admission.is_intercepted);
         spec.local_gateway = from.local_gateway;
         spec.cgroup_join_files = cgroup.join_files();
         (spec.uid, spec.gid) = (from.uid, from.uid);
         let target = PathBuf::from(SandboxSpec::FUNCTION_DIR);
-        spec.binds = vec![BindMount { source: from.folder.clone(), target: target.clone(), writable: false }];
+        spec.binds = vec![BindMount {
+            source: from.folder.clone(),
+            target: target.clone(),
+            writable: false,
+        }];
         let socket = from.dispatch_socket.iter().map(|socket| BindMount {
             source: socket.clone(),
             target: DISPATCH_PATH.into(),
             writable: false,
         });
-        spec.binds.extend(socket.filter(|_| self.isolation != IsolationLevel::None));
+        spec.binds
+            .extend(socket.filter(|_| self.isolation != IsolationLevel::None));
         spec.workdir = target;
         spec.secrets = from.secrets.clone();
         spec.read_only_root = from.read_only_root;
@@ -118,20 +169,34 @@ impl KernelMachine {
 
 impl InstanceMachine for KernelMachine {
     fn launch_instance(&self, spec: &InstanceSpec) -> io::Result<StartedInstance> {
-        let cgroup = self.cgroups.create_instance(spec.id, &kernel_limits(&spec.limits))?;
+        let cgroup = self
+            .cgroups
+            .create_instance(spec.id, &kernel_limits(&spec.limits))?;
         // Each guard removes its part again if a later step fails.
         let scratch = ScratchDir::create(&spec.tmp_dir, self.isolation)?;
         let permit = self.forwarder.as_ref().zip(spec.eip);
-        let permit = permit.map(|(all, eip)| all.admit_instance(eip, &spec.function)).transpose()?;
+        let permit = permit
+            .map(|(all, eip)| all.admit_instance(eip, &spec.function))
+            .transpose()?;
         let (admission, remarks) = self.admit_egress(spec)?;
-        let launched = self.launcher.launch_instance(&self.sandbox_spec(spec, &cgroup, admission.as_ref()))?;
-        let sandbox::LaunchedInstance { pid, pidfd, stdout, stderr, notes, identity, listener, inner_sockets: hatches } =
-            launched;
+        let launched =
+            self.launcher
+                .launch_instance(&self.sandbox_spec(spec, &cgroup, admission.as_ref()))?;
+        let sandbox::LaunchedInstance {
+            pid,
+            pidfd,
+            stdout,
+            stderr,
+            notes,
+            identity,
+            listener,
+            inner_sockets: hatches,
+        } = launched;
         if let Some((admission, listener)) = admission.as_ref().zip(listener) {
-            admission.supervise(listener)?;
+            admission.supervise_connects(listener)?;
         }
         if let Some((admission, hatches)) = admission.as_ref().zip(hatches) {
-            admission.attend(hatches)?;
+            admission.serve_inner_sockets(hatches)?;
         }
         let process = KernelProcess {
             pidfd,
@@ -143,17 +208,30 @@ impl InstanceMachine for KernelMachine {
                 _permit: permit,
             })),
         };
-        Ok(StartedInstance { pid, stdout, stderr, notes, identity, remarks, process: Arc::new(process) })
+        Ok(StartedInstance {
+            pid,
+            stdout,
+            stderr,
+            notes,
+            identity,
+            remarks,
+            process: Arc::new(process),
+        })
     }
 
     fn prefetch(&self, function: &FunctionId) {
-        self.pool.iter().for_each(|pool| pool.foresee(function));
+        self.pool.iter().for_each(|pool| pool.prefetch(function));
     }
 
     fn flush_writes(&self) {
-        let settled = self.pool.as_ref().is_none_or(|pool| pool.settle(FLUSH_TIMEOUT));
+        let settled = self
+            .pool
+            .as_ref()
+            .is_none_or(|pool| pool.wait_delivered(FLUSH_TIMEOUT));
         if !settled {
-            tracing::warn!("asynchronous writes (`writes=async`) were lost: the time to deliver them is over");
+            tracing::warn!(
+                "asynchronous writes (`writes=async`) were lost: the time to deliver them is over"
+            );
         }
     }
 
@@ -164,17 +242,24 @@ impl InstanceMachine for KernelMachine {
     fn sweep_leftovers(&self) -> io::Result<()> {
         let report = self.cgroups.sweep_leftovers()?;
         if report.removed > 0 {
-            tracing::info!(cgroups = report.removed, killed = report.killed, "removed leftovers of an earlier run");
+            tracing::info!(
+                cgroups = report.removed,
+                killed = report.killed,
+                "removed leftovers of an earlier run"
+            );
         }
         Ok(())
     }
 
     fn pool_status(&self) -> Vec<PoolStatus> {
-        self.pool.as_ref().map(Pool::report).unwrap_or_default()
+        self.pool
+            .as_ref()
+            .map(EgressHandle::pool_statuses)
+            .unwrap_or_default()
     }
 
     fn close_idle_connections(&self) {
-        self.pool.iter().for_each(Pool::rest);
+        self.pool.iter().for_each(EgressHandle::drain_idle);
     }
 
     fn has_network(&self) -> bool {
@@ -183,26 +268,41 @@ impl InstanceMachine for KernelMachine {
 
     /// Needs a forwarder: without one the hub carries no packets between instances.
     fn open_direct_path(&self, one: Eip, other: Eip) -> Option<DirectPathGuard> {
-        let joined = self.forwarder.as_ref()?.permit_pair(one, other, variables::WATCHDOG_PORT);
+        let joined = self
+            .forwarder
+            .as_ref()?
+            .permit_pair(one, other, variables::WATCHDOG_PORT);
         let joined =
             joined.inspect_err(|error| tracing::warn!(%one, %other, %error, "direct path could not be opened; calls go through the gateway"));
-        joined.ok().map(|bridge| Box::new(bridge) as DirectPathGuard)
+        joined
+            .ok()
+            .map(|bridge| Box::new(bridge) as DirectPathGuard)
     }
 
     /// Ignores the process limit, which is usually the node's own default.
     fn unenforced_limits(&self, limits: &InstanceLimits) -> Vec<&'static str> {
         let named = [
-            (limits.memory.is_some(), CgroupController::Memory, "limits.memory"),
+            (
+                limits.memory.is_some(),
+                CgroupController::Memory,
+                "limits.memory",
+            ),
             (limits.cpu.is_some(), CgroupController::Cpu, "limits.cpu"),
         ];
         let missing = self.cgroups.missing_controllers();
-        let unkept = named.into_iter().filter(|(set, controller, _)| *set && missing.contains(controller));
+        let unkept = named
+            .into_iter()
+            .filter(|(set, controller, _)| *set && missing.contains(controller));
         unkept.map(|(_, _, name)| name).collect()
     }
 }
 
 fn kernel_limits(from: &InstanceLimits) -> KernelLimits {
-    KernelLimits { memory_bytes: from.memory, cpu_millis: from.cpu, pids: from.pids }
+    KernelLimits {
+        memory_bytes: from.memory,
+        cpu_millis: from.cpu,
+        pids: from.pids,
+    }
 }
 
 /// Replacement of a private `/tmp`; dropping it removes the folder.
@@ -220,7 +320,11 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        if let Some(error) = self.0.take().and_then(|path| std::fs::remove_dir_all(path).err()) {
+        if let Some(error) = self
+            .0
+            .take()
+            .and_then(|path| std::fs::remove_dir_all(path).err())
+        {
             tracing::warn!(%error, "temporary folder could not be removed; the node's next start removes it");
         }
     }
@@ -229,7 +333,7 @@ impl Drop for ScratchDir {
 struct ProcessResources {
     cgroup: InstanceCgroup,
     _scratch: ScratchDir,
-    _admitted: Option<Admitted>, // dropped before the permit: its routes need the attached device
+    _admitted: Option<AdmittedInstance>, // dropped before the permit: its routes need the attached device
     _permit: Option<GatewayPermit>,
 }
 
@@ -247,11 +351,16 @@ impl KernelProcess {
     }
 
     fn resources(&self) -> std::sync::MutexGuard<'_, Option<ProcessResources>> {
-        self.resources.lock().unwrap_or_else(PoisonError::into_inner)
+        self.resources
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn wait_process(&self) -> io::Result<ProcessExit> {
-        #[expect(deprecated, reason = "its successor is unsafe for descriptors of unknown safety; this one is owned")]
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe for descriptors of unknown safety; this one is owned"
+        )]
         let ended = AsyncFd::new(self.pidfd.as_fd())?; // readable once the process has ended: pidfd_open(2)
         let _ = ended.readable().await?;
         self.kill_session(); // while the zombie still holds its session id
@@ -260,7 +369,9 @@ impl KernelProcess {
             return Ok(ProcessExit::Unknown);
         };
         let code = status.exit_status().map(ProcessExit::Code);
-        Ok(code.or(status.terminating_signal().map(ProcessExit::Signal)).unwrap_or(ProcessExit::Unknown))
+        Ok(code
+            .or(status.terminating_signal().map(ProcessExit::Signal))
+            .unwrap_or(ProcessExit::Unknown))
     }
 
     /// Kills all processes of the watchdog's session. Each process of the tenant leads its own
@@ -283,20 +394,32 @@ impl InstanceProcess for KernelProcess {
     }
 
     fn wait_exit(&self) -> BoxFuture<'_, ProcessExit> {
-        self.wait_process().map(|exit| exit.unwrap_or(ProcessExit::Unknown)).boxed()
+        self.wait_process()
+            .map(|exit| exit.unwrap_or(ProcessExit::Unknown))
+            .boxed()
     }
 
     fn read_usage(&self) -> Option<ProcessUsage> {
         let usage = self.resources().as_ref()?.cgroup.read_usage().ok()?;
-        Some(ProcessUsage { cpu_nanos: usage.cpu.as_nanos() as u64, memory_bytes: usage.memory_bytes })
+        Some(ProcessUsage {
+            cpu_nanos: usage.cpu.as_nanos() as u64,
+            memory_bytes: usage.memory_bytes,
+        })
     }
 
     fn cpu_time(&self) -> Option<Duration> {
         self.resources().as_ref()?.cgroup.cpu_time()
     }
 
-    fn move_threads(&self, all: &[usize], from: Option<usize>, to: Option<usize>) -> io::Result<()> {
-        self.resources().as_ref().map_or(Ok(()), |resources| resources.cgroup.move_threads(all, from, to).map(drop))
+    fn move_threads(
+        &self,
+        all: &[usize],
+        from: Option<usize>,
+        to: Option<usize>,
+    ) -> io::Result<()> {
+        self.resources().as_ref().map_or(Ok(()), |resources| {
+            resources.cgroup.move_threads(all, from, to).map(drop)
+        })
     }
 
     fn release_resources(&self) {

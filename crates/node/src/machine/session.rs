@@ -27,7 +27,9 @@ pub(super) fn kill_session(session: Pid) {
 fn session_members(session: Pid) -> Vec<Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let others = numbers.filter_map(Pid::from_raw).filter(|pid| *pid != session);
+    let others = numbers
+        .filter_map(Pid::from_raw)
+        .filter(|pid| *pid != session);
     others.filter(|pid| is_alive_in(*pid, session)).collect()
 }
 

@@ -10,7 +10,7 @@ pub(crate) mod placer;
 #[cfg(test)]
 mod simulation;
 
-use nearpath_types::policy::Placement;
+use nearpath_types::policy::ChainPlacement;
 
 /// Maximum load at which a chain may get a processor, as a share of one.
 pub const MAX_SMALL_SHARE: f64 = 0.5;
@@ -51,29 +51,36 @@ pub struct ChainCpu {
 }
 
 impl ChainCpu {
-    /// Returns the chain's processor; `None` for all.
+    /// Returns the chain's processor; `NoConnection` for all.
     pub fn cpu(&self) -> Option<usize> {
         self.cpu
     }
 
     /// Applies the part of the policy that needs no measurement: `core` gets a processor at once.
     /// `cores` are those that the node may use.
-    pub fn apply_policy(&mut self, placement: Placement, cores: &[CpuLoad]) -> Option<usize> {
+    pub fn apply_policy(&mut self, placement: ChainPlacement, cores: &[CpuLoad]) -> Option<usize> {
         let exists = |number| cores.iter().any(|core| core.cpu == number);
         self.cpu = self.cpu.filter(|&number| exists(number) && cores.len() > 1);
         match placement {
-            Placement::Spread => *self = Self::default(),
-            Placement::Core if cores.len() > 1 => self.cpu = self.cpu.or_else(|| least_loaded(cores, f64::INFINITY)),
-            Placement::Core | Placement::Auto => {}
+            ChainPlacement::Spread => *self = Self::default(),
+            ChainPlacement::Core if cores.len() > 1 => {
+                self.cpu = self.cpu.or_else(|| least_loaded(cores, f64::INFINITY))
+            }
+            ChainPlacement::Core | ChainPlacement::Auto => {}
         }
         self.cpu
     }
 
     /// Decides on the processor. `used` is the chain's CPU time since the last round, in
     /// processors.
-    pub fn decide_cpu(&mut self, placement: Placement, used: f64, cores: &[CpuLoad]) -> Option<usize> {
+    pub fn decide_cpu(
+        &mut self,
+        placement: ChainPlacement,
+        used: f64,
+        cores: &[CpuLoad],
+    ) -> Option<usize> {
         self.apply_policy(placement, cores);
-        if placement == Placement::Auto && cores.len() > 1 {
+        if placement == ChainPlacement::Auto && cores.len() > 1 {
             match self.cpu {
                 Some(number) if is_overloaded(number, used, cores) => self.leave_cpu(),
                 Some(_) => self.stay_on_cpu(),
@@ -86,7 +93,11 @@ impl ChainCpu {
     fn leave_cpu(&mut self) {
         let (initial, max_rounds) = AWAY_ROUNDS;
         // Doubling bounds the number of moves whatever the load does.
-        self.last_penalty = if self.last_penalty == 0 { initial } else { (2 * self.last_penalty).min(max_rounds) };
+        self.last_penalty = if self.last_penalty == 0 {
+            initial
+        } else {
+            (2 * self.last_penalty).min(max_rounds)
+        };
         (self.cpu, self.calm_rounds, self.away_rounds) = (None, 0, self.last_penalty);
     }
 
@@ -99,7 +110,11 @@ impl ChainCpu {
 
     fn wait_for_cpu(&mut self, used: f64, cores: &[CpuLoad]) {
         self.away_rounds = self.away_rounds.saturating_sub(1);
-        self.calm_rounds = if used <= MAX_SMALL_SHARE { self.calm_rounds.saturating_add(1) } else { 0 };
+        self.calm_rounds = if used <= MAX_SMALL_SHARE {
+            self.calm_rounds.saturating_add(1)
+        } else {
+            0
+        };
         if self.away_rounds == 0 && self.calm_rounds >= CALM_ROUNDS {
             self.cpu = least_loaded(cores, MAX_BUSY_TO_JOIN);
             self.calm_rounds = 0;
@@ -121,5 +136,7 @@ fn least_loaded(cores: &[CpuLoad], max_busy: f64) -> Option<usize> {
     // A tenth per chain separates equally idle processors.
     let load = |core: &CpuLoad| core.busy + 0.1 * f64::from(core.chains);
     let candidates = cores.iter().filter(|core| core.busy <= max_busy);
-    candidates.min_by(|a, b| load(a).total_cmp(&load(b))).map(|core| core.cpu)
+    candidates
+        .min_by(|a, b| load(a).total_cmp(&load(b)))
+        .map(|core| core.cpu)
 }

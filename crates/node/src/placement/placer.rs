@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nearpath_kernel::cores::{self, CpuTicks};
 use nearpath_types::InstanceId;
-use nearpath_types::policy::Placement;
+use nearpath_types::policy::ChainPlacement;
 
 use super::{ChainCpu, CpuLoad};
 use crate::machine::InstanceProcess;
@@ -16,7 +16,7 @@ pub(crate) const PLACEMENT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The running instances of a chain.
 pub(crate) struct ChainThreads {
-    pub(crate) placement: Placement,
+    pub(crate) placement: ChainPlacement,
     /// Number of functions with running instances.
     pub(crate) functions: usize,
     pub(crate) members: Vec<(InstanceId, Arc<dyn InstanceProcess>)>,
@@ -24,9 +24,9 @@ pub(crate) struct ChainThreads {
 
 impl ChainThreads {
     /// Returns the effective placement: a single function has nothing to share a processor with.
-    fn placement(&self) -> Placement {
+    fn placement(&self) -> ChainPlacement {
         match self.placement {
-            Placement::Auto if self.functions < 2 => Placement::Spread,
+            ChainPlacement::Auto if self.functions < 2 => ChainPlacement::Spread,
             wish => wish,
         }
     }
@@ -42,7 +42,10 @@ impl Placer {
     /// Creates a placer without placements.
     pub(crate) fn new() -> Self {
         let allowed = cores::allowed_cpus().unwrap_or_default();
-        Self(Arc::new(Mutex::new(PlacementState { allowed_cpus: allowed, ..PlacementState::default() })))
+        Self(Arc::new(Mutex::new(PlacementState {
+            allowed_cpus: allowed,
+            ..PlacementState::default()
+        })))
     }
 
     /// Measures and decides anew, on a blocking thread because it reads files.
@@ -57,7 +60,9 @@ impl Placer {
 
     fn run_blocking(&self, what: impl FnOnce(&mut PlacementState) + Send + 'static) {
         let plan = Arc::clone(&self.0);
-        tokio::task::spawn_blocking(move || what(&mut plan.lock().unwrap_or_else(PoisonError::into_inner)));
+        tokio::task::spawn_blocking(move || {
+            what(&mut plan.lock().unwrap_or_else(PoisonError::into_inner))
+        });
     }
 }
 
@@ -81,14 +86,18 @@ struct PlacedInstance {
 
 impl PlacementState {
     fn measure_and_place(&mut self, chains: &ThreadsByChain) {
-        let Ok(ticks) = cores::read_cpu_ticks() else { return };
+        let Ok(ticks) = cores::read_cpu_ticks() else {
+            return;
+        };
         let now = Instant::now();
         let before = self.last_ticks.replace((now, ticks));
         let since = before.map(|(at, old)| (now.duration_since(at), old));
         self.retain_living(chains);
         let used: Vec<_> = chains.values().map(|chain| self.used_time(chain)).collect();
         // The first measurement has no interval yet.
-        let Some((elapsed, old)) = since else { return self.apply_policies(chains) };
+        let Some((elapsed, old)) = since else {
+            return self.apply_policies(chains);
+        };
         self.busy_shares = self.busy_since(&old);
         for ((domain, chain), used) in chains.iter().zip(used) {
             // Two calls in quick succession must not divide by zero.
@@ -98,7 +107,13 @@ impl PlacementState {
             let before = seat.cpu();
             let after = seat.decide_cpu(chain.placement(), share, &cores);
             if before != after {
-                tracing::info!(domain, from = before, to = after, used = share, "the chain's processor");
+                tracing::info!(
+                    domain,
+                    from = before,
+                    to = after,
+                    used = share,
+                    "the chain's processor"
+                );
             }
         }
         self.move_instances(chains);
@@ -112,16 +127,25 @@ impl PlacementState {
             let before = seat.cpu();
             let after = seat.apply_policy(chain.placement(), &cores);
             if before != after {
-                tracing::info!(domain, from = before, to = after, "the chain's processor changed by policy");
+                tracing::info!(
+                    domain,
+                    from = before,
+                    to = after,
+                    "the chain's processor changed by policy"
+                );
             }
         }
         self.move_instances(chains);
     }
 
     fn retain_living(&mut self, chains: &ThreadsByChain) {
-        self.chain_cpus.retain(|domain, _| chains.contains_key(domain));
-        let is_alive =
-            |id: &InstanceId| chains.values().any(|chain| chain.members.iter().any(|(instance, _)| instance == id));
+        self.chain_cpus
+            .retain(|domain, _| chains.contains_key(domain));
+        let is_alive = |id: &InstanceId| {
+            chains
+                .values()
+                .any(|chain| chain.members.iter().any(|(instance, _)| instance == id))
+        };
         self.instances.retain(|id, _| is_alive(id));
     }
 
@@ -132,7 +156,9 @@ impl PlacementState {
         for (id, process) in &chain.members {
             let instance = self.instances.entry(*id).or_default();
             let now = process.cpu_time();
-            sum += now.zip(instance.cpu_time).map_or(Duration::ZERO, |(now, last)| now.saturating_sub(last));
+            sum += now
+                .zip(instance.cpu_time)
+                .map_or(Duration::ZERO, |(now, last)| now.saturating_sub(last));
             instance.cpu_time = now;
         }
         sum
@@ -142,8 +168,10 @@ impl PlacementState {
         let now = self.last_ticks.iter().flat_map(|(_, ticks)| ticks);
         let both = now.filter_map(|now| Some((now, old.iter().find(|old| old.cpu == now.cpu)?)));
         let share = |(now, old): (&CpuTicks, &CpuTicks)| {
-            let (busy, idle) =
-                (now.busy_ticks.saturating_sub(old.busy_ticks), now.idle_ticks.saturating_sub(old.idle_ticks));
+            let (busy, idle) = (
+                now.busy_ticks.saturating_sub(old.busy_ticks),
+                now.idle_ticks.saturating_sub(old.idle_ticks),
+            );
             (now.cpu, busy as f64 / (busy + idle).max(1) as f64)
         };
         both.map(share).collect()
@@ -151,12 +179,26 @@ impl PlacementState {
 
     /// Returns the processor loads as a chain sees them.
     fn cpu_loads(&self, domain: &str) -> Vec<CpuLoad> {
-        let busy = |number| self.busy_shares.iter().find(|(other, _)| *other == number).map_or(0.0, |(_, busy)| *busy);
-        let others = || self.chain_cpus.iter().filter(|(other, _)| *other != domain).filter_map(|(_, seat)| seat.cpu());
+        let busy = |number| {
+            self.busy_shares
+                .iter()
+                .find(|(other, _)| *other == number)
+                .map_or(0.0, |(_, busy)| *busy)
+        };
+        let others = || {
+            self.chain_cpus
+                .iter()
+                .filter(|(other, _)| *other != domain)
+                .filter_map(|(_, seat)| seat.cpu())
+        };
         let chains_on = |number| others().filter(|other| *other == number).count() as u32;
         self.allowed_cpus
             .iter()
-            .map(|&number| CpuLoad { cpu: number, busy: busy(number), chains: chains_on(number) })
+            .map(|&number| CpuLoad {
+                cpu: number,
+                busy: busy(number),
+                chains: chains_on(number),
+            })
             .collect()
     }
 

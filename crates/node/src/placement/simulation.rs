@@ -1,7 +1,7 @@
 //! A simulated machine: a chain with a CPU demand, processors with other load, and a decision per
 //! period.
 
-use nearpath_types::policy::Placement;
+use nearpath_types::policy::ChainPlacement;
 use proptest::prelude::*;
 
 use super::{AWAY_ROUNDS, CALM_ROUNDS, ChainCpu, CpuLoad, MAX_SHARED_SHARE, SETTLED_ROUNDS};
@@ -20,20 +20,30 @@ fn run_period(chain_cpu: Option<usize>, demand: f64, others: &[f64]) -> (f64, Ve
         }
         None => {
             let share = demand / busy.len() as f64;
-            busy.iter_mut().for_each(|busy| *busy = (*busy + share).min(1.0));
+            busy.iter_mut()
+                .for_each(|busy| *busy = (*busy + share).min(1.0));
             demand
         }
     };
-    let cores = busy.into_iter().enumerate().map(|(number, busy)| CpuLoad { cpu: number, busy, chains: 0 });
+    let cores = busy.into_iter().enumerate().map(|(number, busy)| CpuLoad {
+        cpu: number,
+        busy,
+        chains: 0,
+    });
     (used, cores.collect())
 }
 
 /// Runs several rounds; returns the processor after each.
-fn run_rounds(chain_cpu: &mut ChainCpu, demand: f64, others: &[f64], looks: usize) -> Vec<Option<usize>> {
+fn run_rounds(
+    chain_cpu: &mut ChainCpu,
+    demand: f64,
+    others: &[f64],
+    looks: usize,
+) -> Vec<Option<usize>> {
     let mut places = Vec::new();
     for _ in 0..looks {
         let (used, cores) = run_period(chain_cpu.cpu(), demand, others);
-        places.push(chain_cpu.decide_cpu(Placement::Auto, used, &cores));
+        places.push(chain_cpu.decide_cpu(ChainPlacement::Auto, used, &cores));
     }
     places
 }
@@ -43,14 +53,29 @@ fn count_moves(places: &[Option<usize>]) -> usize {
 }
 
 fn idle_cpus(count: usize) -> Vec<CpuLoad> {
-    (0..count).map(|number| CpuLoad { cpu: number, busy: 0.0, chains: 0 }).collect()
+    (0..count)
+        .map(|number| CpuLoad {
+            cpu: number,
+            busy: 0.0,
+            chains: 0,
+        })
+        .collect()
 }
 
 #[test]
 fn a_small_chain_gets_one_cpu_and_keeps_it() {
     let places = run_rounds(&mut ChainCpu::default(), 0.3, &[0.1, 0.2], 1_000);
-    assert!(places[..CALM_ROUNDS as usize - 1].iter().all(Option::is_none));
-    assert!(places[CALM_ROUNDS as usize..].iter().all(|place| *place == Some(0)), "the less loaded one, permanently");
+    assert!(
+        places[..CALM_ROUNDS as usize - 1]
+            .iter()
+            .all(Option::is_none)
+    );
+    assert!(
+        places[CALM_ROUNDS as usize..]
+            .iter()
+            .all(|place| *place == Some(0)),
+        "the less loaded one, permanently"
+    );
 }
 
 #[test]
@@ -58,9 +83,16 @@ fn a_growing_chain_leaves_at_once() {
     let mut chain_cpu = ChainCpu::default();
     run_rounds(&mut chain_cpu, 0.1, &[0.0, 0.0], 10);
     assert!(chain_cpu.cpu().is_some());
-    assert_eq!(run_rounds(&mut chain_cpu, 1.5, &[0.0, 0.0], 500), vec![None; 500], "spread while it is large");
+    assert_eq!(
+        run_rounds(&mut chain_cpu, 1.5, &[0.0, 0.0], 500),
+        vec![None; 500],
+        "spread while it is large"
+    );
     assert!(
-        run_rounds(&mut chain_cpu, 0.1, &[0.0, 0.0], 500).last().unwrap().is_some(),
+        run_rounds(&mut chain_cpu, 0.1, &[0.0, 0.0], 500)
+            .last()
+            .unwrap()
+            .is_some(),
         "it returns when it is small again"
     );
 }
@@ -71,26 +103,63 @@ fn busy_neighbours_make_a_chain_leave() {
     run_rounds(&mut chain_cpu, 0.2, &[0.0, 0.0], 10);
     let here = chain_cpu.cpu().unwrap();
     let mut others = [0.95, 0.95];
-    assert_eq!(run_rounds(&mut chain_cpu, 0.2, &others, 100), vec![None; 100], "a batch would wait behind the others");
+    assert_eq!(
+        run_rounds(&mut chain_cpu, 0.2, &others, 100),
+        vec![None; 100],
+        "a batch would wait behind the others"
+    );
     others[1 - here] = 0.1;
     let later = run_rounds(&mut chain_cpu, 0.2, &others, 600);
-    assert_eq!(later.last().unwrap(), &Some(1 - here), "it moves to the idle processor");
+    assert_eq!(
+        later.last().unwrap(),
+        &Some(1 - here),
+        "it moves to the idle processor"
+    );
 }
 
 #[test]
 fn explicit_placement_needs_no_measurement() {
     let mut chain_cpu = ChainCpu::default();
-    let crowded = [CpuLoad { cpu: 2, busy: 1.0, chains: 3 }, CpuLoad { cpu: 5, busy: 1.0, chains: 1 }];
-    assert_eq!(chain_cpu.apply_policy(Placement::Auto, &crowded), None);
-    assert_eq!(chain_cpu.apply_policy(Placement::Core, &crowded), Some(5));
-    assert_eq!(chain_cpu.decide_cpu(Placement::Core, 7.0, &crowded), Some(5), "requested by policy");
-    assert_eq!(chain_cpu.apply_policy(Placement::Core, &crowded[..1]), None, "the only processor needs no choice");
-    assert_eq!(chain_cpu.apply_policy(Placement::Core, &idle_cpus(3)), Some(0), "processor 5 is gone");
-    assert_eq!(chain_cpu.apply_policy(Placement::Spread, &idle_cpus(3)), None);
+    let crowded = [
+        CpuLoad {
+            cpu: 2,
+            busy: 1.0,
+            chains: 3,
+        },
+        CpuLoad {
+            cpu: 5,
+            busy: 1.0,
+            chains: 1,
+        },
+    ];
+    assert_eq!(chain_cpu.apply_policy(ChainPlacement::Auto, &crowded), None);
+    assert_eq!(
+        chain_cpu.apply_policy(ChainPlacement::Core, &crowded),
+        Some(5)
+    );
+    assert_eq!(
+        chain_cpu.decide_cpu(ChainPlacement::Core, 7.0, &crowded),
+        Some(5),
+        "requested by policy"
+    );
+    assert_eq!(
+        chain_cpu.apply_policy(ChainPlacement::Core, &crowded[..1]),
+        None,
+        "the only processor needs no choice"
+    );
+    assert_eq!(
+        chain_cpu.apply_policy(ChainPlacement::Core, &idle_cpus(3)),
+        Some(0),
+        "processor 5 is gone"
+    );
+    assert_eq!(
+        chain_cpu.apply_policy(ChainPlacement::Spread, &idle_cpus(3)),
+        None
+    );
 }
 
-fn any_placement() -> impl Strategy<Value = Placement> {
-    prop_oneof![1 => Just(Placement::Spread), 1 => Just(Placement::Core), 8 => Just(Placement::Auto)]
+fn any_placement() -> impl Strategy<Value = ChainPlacement> {
+    prop_oneof![1 => Just(ChainPlacement::Spread), 1 => Just(ChainPlacement::Core), 8 => Just(ChainPlacement::Auto)]
 }
 
 proptest! {
@@ -104,8 +173,8 @@ proptest! {
                 busy.into_iter().enumerate().map(|(number, busy)| CpuLoad { cpu: number, busy, chains: 0 }).collect();
             let place = chain_cpu.decide_cpu(placement, used, &cores);
             prop_assert!(place.is_none_or(|place| place < cores.len() && cores.len() > 1));
-            prop_assert!(placement != Placement::Auto || used < MAX_SHARED_SHARE || place.is_none());
-            prop_assert_eq!(placement == Placement::Core && cores.len() > 1, placement == Placement::Core && place.is_some());
+            prop_assert!(placement != ChainPlacement::Auto || used < MAX_SHARED_SHARE || place.is_none());
+            prop_assert_eq!(placement == ChainPlacement::Core && cores.len() > 1, placement == ChainPlacement::Core && place.is_some());
         }
     }
 
@@ -117,7 +186,7 @@ proptest! {
         let mut places = Vec::new();
         for (demand, a, b) in loads {
             let (used, cores) = run_period(chain_cpu.cpu(), demand, &[a, b]);
-            places.push(chain_cpu.decide_cpu(Placement::Auto, used, &cores));
+            places.push(chain_cpu.decide_cpu(ChainPlacement::Auto, used, &cores));
         }
         let doublings = (AWAY_ROUNDS.1 / AWAY_ROUNDS.0).ilog2() as usize + 1;
         prop_assert!(count_moves(&places) <= 2 * (doublings + places.len() / SETTLED_ROUNDS as usize));

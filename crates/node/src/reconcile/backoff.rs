@@ -33,7 +33,10 @@ impl BackoffSteps {
     fn record_failure(&mut self, started: Instant, now: Instant) {
         // Instances started before the last failure belong to the same wave.
         if self.last.is_none_or(|last| started > last) {
-            *self = Self { level: self.level.saturating_add(1), last: Some(now) };
+            *self = Self {
+                level: self.level.saturating_add(1),
+                last: Some(now),
+            };
         }
     }
 
@@ -41,7 +44,9 @@ impl BackoffSteps {
     fn pause_end(&self, free: u32) -> Option<Instant> {
         let doublings = self.level.saturating_sub(free).checked_sub(1)?;
         // More doublings would overflow, and the maximum is reached at seven.
-        let pause = MIN_RETRY_INTERVAL.saturating_mul(1 << doublings.min(16)).min(MAX_RETRY_INTERVAL);
+        let pause = MIN_RETRY_INTERVAL
+            .saturating_mul(1 << doublings.min(16))
+            .min(MAX_RETRY_INTERVAL);
         self.last.map(|last| last + pause)
     }
 }
@@ -75,7 +80,7 @@ impl StartBackoff {
         }
     }
 
-    /// Returns the earliest time of the next start; `None` for at once.
+    /// Returns the earliest time of the next start; `NoConnection` for at once.
     pub fn retry_at(&self) -> Option<Instant> {
         self.starts.pause_end(0).max(self.deaths.pause_end(1))
     }
@@ -109,7 +114,10 @@ mod tests {
         let start = Instant::now();
         let mut backoff = StartBackoff::default();
         (1..=5).for_each(|n| backoff.record_failed_start(start, start + Duration::from_millis(n)));
-        assert_eq!(backoff.retry_at(), Some(start + Duration::from_millis(1) + MIN_RETRY_INTERVAL));
+        assert_eq!(
+            backoff.retry_at(),
+            Some(start + Duration::from_millis(1) + MIN_RETRY_INTERVAL)
+        );
     }
 
     #[test]
@@ -131,7 +139,10 @@ mod tests {
     #[test]
     fn levels_do_not_overflow() {
         let now = Instant::now();
-        let steps = BackoffSteps { level: u32::MAX, last: Some(now) };
+        let steps = BackoffSteps {
+            level: u32::MAX,
+            last: Some(now),
+        };
         assert_eq!(steps.pause_end(0), Some(now + MAX_RETRY_INTERVAL));
     }
 }

@@ -54,7 +54,7 @@ pub struct ReconcilePlan {
     pub retry_at: Option<Instant>,
 }
 
-/// Plans the next steps. `desired` is `None` for a removed function; `backoff` belongs to the desired
+/// Plans the next steps. `desired` is `NoConnection` for a removed function; `backoff` belongs to the desired
 /// revision.
 pub fn plan(
     desired: Option<DesiredInstances>,
@@ -74,20 +74,35 @@ pub fn plan(
     let mut plan = plan_starts(&current, wanted, backoff, now);
     let excess = current.len().saturating_sub(wanted);
     // Scaling down needs no replacement, so it happens at once.
-    plan.actions.extend(withdraw_least_useful(current.clone(), excess));
-    plan.actions.extend(plan_replacements(old, wanted.saturating_sub(count_ready(&current))));
+    plan.actions
+        .extend(withdraw_least_useful(current.clone(), excess));
+    plan.actions.extend(plan_replacements(
+        old,
+        wanted.saturating_sub(count_ready(&current)),
+    ));
     plan
 }
 
 fn usable_instances(instances: &[InstanceView]) -> impl Iterator<Item = InstanceView> {
-    instances.iter().copied().filter(|one| one.state != InstanceState::Draining)
+    instances
+        .iter()
+        .copied()
+        .filter(|one| one.state != InstanceState::Draining)
 }
 
 fn count_ready(instances: &[InstanceView]) -> usize {
-    instances.iter().filter(|one| one.state == InstanceState::Ready).count()
+    instances
+        .iter()
+        .filter(|one| one.state == InstanceState::Ready)
+        .count()
 }
 
-fn plan_starts(current: &[InstanceView], wanted: usize, backoff: &StartBackoff, now: Instant) -> ReconcilePlan {
+fn plan_starts(
+    current: &[InstanceView],
+    wanted: usize,
+    backoff: &StartBackoff,
+    now: Instant,
+) -> ReconcilePlan {
     if backoff.has_given_up() {
         return ReconcilePlan::default();
     }
@@ -99,8 +114,14 @@ fn plan_starts(current: &[InstanceView], wanted: usize, backoff: &StartBackoff, 
     };
     match (count, backoff.retry_at()) {
         (0, _) => ReconcilePlan::default(),
-        (_, Some(at)) if at > now => ReconcilePlan { actions: Vec::new(), retry_at: Some(at) },
-        _ => ReconcilePlan { actions: vec![ReconcileAction::Start(count as u32)], retry_at: None },
+        (_, Some(at)) if at > now => ReconcilePlan {
+            actions: Vec::new(),
+            retry_at: Some(at),
+        },
+        _ => ReconcilePlan {
+            actions: vec![ReconcileAction::Start(count as u32)],
+            retry_at: None,
+        },
     }
 }
 
@@ -114,7 +135,10 @@ fn plan_replacements(old: Vec<InstanceView>, keep: usize) -> Vec<ReconcileAction
 fn withdraw_least_useful(mut from: Vec<InstanceView>, count: usize) -> Vec<ReconcileAction> {
     // Starting ones serve nobody yet, and younger ones have the colder caches.
     from.sort_by_key(|one| (one.state == InstanceState::Ready, Reverse(one.id)));
-    from.iter().take(count).map(|one| ReconcileAction::Withdraw(one.id)).collect()
+    from.iter()
+        .take(count)
+        .map(|one| ReconcileAction::Withdraw(one.id))
+        .collect()
 }
 
 #[cfg(test)]
@@ -124,71 +148,155 @@ mod tests {
 
     fn views(all: &[(u64, u64, InstanceState)]) -> Vec<InstanceView> {
         all.iter()
-            .map(|&(id, revision, state)| InstanceView { id: InstanceId(id), revision: Revision(revision), state })
+            .map(|&(id, revision, state)| InstanceView {
+                id: InstanceId(id),
+                revision: Revision(revision),
+                state,
+            })
             .collect()
     }
 
-    fn plan_actions(revision: u64, replicas: u32, all: &[(u64, u64, InstanceState)]) -> Vec<ReconcileAction> {
-        let desired = DesiredInstances { revision: Revision(revision), replicas };
-        plan(Some(desired), &views(all), &StartBackoff::default(), Instant::now()).actions
+    fn plan_actions(
+        revision: u64,
+        replicas: u32,
+        all: &[(u64, u64, InstanceState)],
+    ) -> Vec<ReconcileAction> {
+        let desired = DesiredInstances {
+            revision: Revision(revision),
+            replicas,
+        };
+        plan(
+            Some(desired),
+            &views(all),
+            &StartBackoff::default(),
+            Instant::now(),
+        )
+        .actions
     }
 
     fn withdrawals(ids: &[u64]) -> Vec<ReconcileAction> {
-        ids.iter().map(|id| ReconcileAction::Withdraw(InstanceId(*id))).collect()
+        ids.iter()
+            .map(|id| ReconcileAction::Withdraw(InstanceId(*id)))
+            .collect()
     }
 
     #[test]
     fn scale_up_starts_what_is_missing() {
-        assert_eq!(plan_actions(1, 3, &[(1, 1, Ready), (2, 1, Draining)]), [ReconcileAction::Start(2)]);
+        assert_eq!(
+            plan_actions(1, 3, &[(1, 1, Ready), (2, 1, Draining)]),
+            [ReconcileAction::Start(2)]
+        );
     }
 
     #[test]
     fn scale_down_takes_the_least_useful_first() {
-        let all = [(1, 1, Ready), (2, 1, Ready), (3, 1, Starting), (4, 1, Ready)];
+        let all = [
+            (1, 1, Ready),
+            (2, 1, Ready),
+            (3, 1, Starting),
+            (4, 1, Ready),
+        ];
         assert_eq!(plan_actions(1, 2, &all), withdrawals(&[3, 4]));
         assert_eq!(plan_actions(1, 0, &all), withdrawals(&[3, 4, 2, 1]));
     }
 
     #[test]
     fn an_old_instance_leaves_when_a_new_one_is_ready() {
-        assert_eq!(plan_actions(2, 2, &[(1, 1, Ready), (2, 1, Ready)]), [ReconcileAction::Start(2)]);
-        assert_eq!(plan_actions(2, 2, &[(1, 1, Ready), (2, 1, Ready), (3, 2, Starting), (4, 2, Starting)]), []);
         assert_eq!(
-            plan_actions(2, 2, &[(1, 1, Ready), (2, 1, Ready), (3, 2, Ready), (4, 2, Starting)]),
+            plan_actions(2, 2, &[(1, 1, Ready), (2, 1, Ready)]),
+            [ReconcileAction::Start(2)]
+        );
+        assert_eq!(
+            plan_actions(
+                2,
+                2,
+                &[
+                    (1, 1, Ready),
+                    (2, 1, Ready),
+                    (3, 2, Starting),
+                    (4, 2, Starting)
+                ]
+            ),
+            []
+        );
+        assert_eq!(
+            plan_actions(
+                2,
+                2,
+                &[
+                    (1, 1, Ready),
+                    (2, 1, Ready),
+                    (3, 2, Ready),
+                    (4, 2, Starting)
+                ]
+            ),
             withdrawals(&[2])
         );
-        assert_eq!(plan_actions(2, 2, &[(1, 1, Ready), (3, 2, Ready), (4, 2, Ready)]), withdrawals(&[1]));
+        assert_eq!(
+            plan_actions(2, 2, &[(1, 1, Ready), (3, 2, Ready), (4, 2, Ready)]),
+            withdrawals(&[1])
+        );
     }
 
     #[test]
     fn an_old_starting_instance_is_withdrawn() {
-        assert_eq!(plan_actions(2, 1, &[(1, 1, Starting), (2, 2, Starting)]), withdrawals(&[1]));
+        assert_eq!(
+            plan_actions(2, 1, &[(1, 1, Starting), (2, 2, Starting)]),
+            withdrawals(&[1])
+        );
     }
 
     #[test]
     fn a_removed_function_drains() {
         let all = views(&[(1, 1, Ready), (2, 2, Starting), (3, 1, Draining)]);
-        assert_eq!(plan(None, &all, &StartBackoff::default(), Instant::now()).actions, withdrawals(&[2, 1]));
+        assert_eq!(
+            plan(None, &all, &StartBackoff::default(), Instant::now()).actions,
+            withdrawals(&[2, 1])
+        );
     }
 
     #[test]
     fn a_given_up_revision_leaves_the_old_one_running() {
         let mut backoff = StartBackoff::default();
         backoff.give_up();
-        let desired = DesiredInstances { revision: Revision(2), replicas: 2 };
+        let desired = DesiredInstances {
+            revision: Revision(2),
+            replicas: 2,
+        };
         let all = views(&[(1, 1, Ready), (2, 1, Ready)]);
-        assert_eq!(plan(Some(desired), &all, &backoff, Instant::now()), ReconcilePlan::default());
+        assert_eq!(
+            plan(Some(desired), &all, &backoff, Instant::now()),
+            ReconcilePlan::default()
+        );
     }
 
     #[test]
     fn a_failing_revision_is_tried_one_at_a_time() {
-        let (start, desired) = (Instant::now(), DesiredInstances { revision: Revision(1), replicas: 3 });
+        let (start, desired) = (
+            Instant::now(),
+            DesiredInstances {
+                revision: Revision(1),
+                replicas: 3,
+            },
+        );
         let mut backoff = StartBackoff::default();
         backoff.record_failed_start(start, start);
         let held = plan(Some(desired), &[], &backoff, start);
-        assert_eq!(held, ReconcilePlan { actions: vec![], retry_at: Some(start + MIN_RETRY_INTERVAL) });
-        assert_eq!(plan(Some(desired), &[], &backoff, start + MIN_RETRY_INTERVAL).actions, [ReconcileAction::Start(1)]);
+        assert_eq!(
+            held,
+            ReconcilePlan {
+                actions: vec![],
+                retry_at: Some(start + MIN_RETRY_INTERVAL)
+            }
+        );
+        assert_eq!(
+            plan(Some(desired), &[], &backoff, start + MIN_RETRY_INTERVAL).actions,
+            [ReconcileAction::Start(1)]
+        );
         let trying = views(&[(1, 1, Starting)]);
-        assert_eq!(plan(Some(desired), &trying, &backoff, start + MAX_RETRY_INTERVAL).actions, []);
+        assert_eq!(
+            plan(Some(desired), &trying, &backoff, start + MAX_RETRY_INTERVAL).actions,
+            []
+        );
     }
 }

@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 use nearpath_types::{InstanceId, InstanceState, Revision};
 use proptest::prelude::*;
 
-use super::{DesiredInstances, InstanceView, MAX_RETRY_INTERVAL, ReconcileAction, ReconcilePlan, StartBackoff, plan};
+use super::{
+    DesiredInstances, InstanceView, MAX_RETRY_INTERVAL, ReconcileAction, ReconcilePlan,
+    StartBackoff, plan,
+};
 
 #[derive(Debug, Clone)]
 enum SimStep {
@@ -66,7 +69,10 @@ impl SimNode {
 
     fn apply_step(&mut self, step: SimStep) {
         match step {
-            SimStep::Want { revision_step, replicas } => self.change_desired(revision_step, replicas),
+            SimStep::Want {
+                revision_step,
+                replicas,
+            } => self.change_desired(revision_step, replicas),
             SimStep::Remove => self.want = None,
             SimStep::Ready(n) => self.make_ready(n),
             SimStep::Fail(n) => self.end_instance(n, InstanceState::Starting),
@@ -82,16 +88,26 @@ impl SimNode {
         if revision_step > 0 {
             self.backoff = StartBackoff::default();
         }
-        self.want = Some(DesiredInstances { revision: self.revision, replicas });
+        self.want = Some(DesiredInstances {
+            revision: self.revision,
+            replicas,
+        });
     }
 
     fn pick_instance(&self, n: usize, state: InstanceState) -> Option<InstanceId> {
-        let all: Vec<_> = self.instances.iter().filter(|(_, one)| one.state == state).map(|(id, _)| *id).collect();
+        let all: Vec<_> = self
+            .instances
+            .iter()
+            .filter(|(_, one)| one.state == state)
+            .map(|(id, _)| *id)
+            .collect();
         (!all.is_empty()).then(|| all[n % all.len()])
     }
 
     fn make_ready(&mut self, n: usize) {
-        let Some(id) = self.pick_instance(n, InstanceState::Starting) else { return };
+        let Some(id) = self.pick_instance(n, InstanceState::Starting) else {
+            return;
+        };
         let one = self.instances.get_mut(&id).unwrap();
         (one.state, one.ready) = (InstanceState::Ready, Some(self.now));
         if one.revision == self.revision {
@@ -100,7 +116,9 @@ impl SimNode {
     }
 
     fn end_instance(&mut self, n: usize, state: InstanceState) {
-        let Some(id) = self.pick_instance(n, state) else { return };
+        let Some(id) = self.pick_instance(n, state) else {
+            return;
+        };
         let one = self.instances.remove(&id).unwrap();
         match one.ready {
             _ if one.revision != self.revision || state == InstanceState::Draining => {}
@@ -110,13 +128,21 @@ impl SimNode {
     }
 
     fn count_in_state(&self, state: InstanceState) -> u32 {
-        self.instances.values().filter(|one| one.state == state).count() as u32
+        self.instances
+            .values()
+            .filter(|one| one.state == state)
+            .count() as u32
     }
 
     fn current_plan(&self) -> ReconcilePlan {
         let all = self.instances.iter();
-        let seen: Vec<_> =
-            all.map(|(id, one)| InstanceView { id: *id, revision: one.revision, state: one.state }).collect();
+        let seen: Vec<_> = all
+            .map(|(id, one)| InstanceView {
+                id: *id,
+                revision: one.revision,
+                state: one.state,
+            })
+            .collect();
         plan(self.want, &seen, &self.backoff, self.now)
     }
 
@@ -124,34 +150,65 @@ impl SimNode {
     fn carry_out_plan(&mut self) {
         let before = self.count_in_state(InstanceState::Ready);
         let plan = self.current_plan();
-        plan.actions.iter().for_each(|action| self.apply_action(*action));
+        plan.actions
+            .iter()
+            .for_each(|action| self.apply_action(*action));
         let replicas = self.want.map_or(0, |want| want.replicas);
         assert!(
             self.count_in_state(InstanceState::Ready) >= before.min(replicas),
             "ready instances were withdrawn too early"
         );
-        let of_new = self.instances.values().filter(|one| one.revision == self.revision);
-        assert!(of_new.filter(|one| one.state != InstanceState::Draining).count() as u32 <= replicas);
-        assert_eq!(self.current_plan().actions, [], "a second plan has no steps");
+        let of_new = self
+            .instances
+            .values()
+            .filter(|one| one.revision == self.revision);
+        assert!(
+            of_new
+                .filter(|one| one.state != InstanceState::Draining)
+                .count() as u32
+                <= replicas
+        );
+        assert_eq!(
+            self.current_plan().actions,
+            [],
+            "a second plan has no steps"
+        );
     }
 
     fn apply_action(&mut self, action: ReconcileAction) {
         match action {
             ReconcileAction::Start(count) => (0..count).for_each(|_| self.start_instance()),
             ReconcileAction::Withdraw(id) => {
-                let one = self.instances.get_mut(&id).expect("only existing instances are withdrawn");
-                assert_ne!(one.state, InstanceState::Draining, "no instance is withdrawn twice");
+                let one = self
+                    .instances
+                    .get_mut(&id)
+                    .expect("only existing instances are withdrawn");
+                assert_ne!(
+                    one.state,
+                    InstanceState::Draining,
+                    "no instance is withdrawn twice"
+                );
                 one.state = InstanceState::Draining;
             }
         }
     }
 
     fn start_instance(&mut self) {
-        assert!(self.backoff.retry_at().is_none_or(|at| at <= self.now), "started during the back-off");
+        assert!(
+            self.backoff.retry_at().is_none_or(|at| at <= self.now),
+            "started during the back-off"
+        );
         let want = self.want.expect("only desired instances are started");
         let (state, started) = (InstanceState::Starting, self.now);
-        self.instances
-            .insert(InstanceId(self.next), SimInstance { revision: want.revision, state, started, ready: None });
+        self.instances.insert(
+            InstanceId(self.next),
+            SimInstance {
+                revision: want.revision,
+                state,
+                started,
+                ready: None,
+            },
+        );
         self.next += 1;
     }
 
@@ -160,7 +217,8 @@ impl SimNode {
         for _ in 0..40 {
             self.apply_step(SimStep::Pass(MAX_RETRY_INTERVAL.as_millis() as u64));
             self.apply_step(SimStep::Ready(0));
-            self.instances.retain(|_, one| one.state != InstanceState::Draining);
+            self.instances
+                .retain(|_, one| one.state != InstanceState::Draining);
         }
     }
 }

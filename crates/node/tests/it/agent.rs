@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::fake_machine::{NodeFixture, ProcessEvent, Script, echo_route, ready_ids};
 use nearpath_node::SettleHook;
 use nearpath_node::machine::ProcessExit;
-use nearpath_types::{Desired, InstanceState, LogQuery};
+use nearpath_types::{DesiredState, InstanceState, LogQuery};
 use tokio::sync::Notify;
 
 async fn new_fixture() -> NodeFixture {
@@ -19,12 +19,31 @@ async fn ten_instances_start_in_parallel_with_their_own_addresses() {
     let fixture = new_fixture().await;
     fixture.node.apply_desired(fixture.desired_echo(1, 10, ""));
     let snapshot = fixture.until_ready(10).await;
-    let addresses: BTreeSet<_> = echo_route(&snapshot).instances.iter().map(|one| one.addr).collect();
-    let uids: BTreeSet<_> = fixture.machine.blueprints().iter().map(|one| one.uid).collect();
+    let addresses: BTreeSet<_> = echo_route(&snapshot)
+        .instances
+        .iter()
+        .map(|one| one.addr)
+        .collect();
+    let uids: BTreeSet<_> = fixture
+        .machine
+        .blueprints()
+        .iter()
+        .map(|one| one.uid)
+        .collect();
     assert_eq!((addresses.len(), uids.len()), (10, 10));
     assert_eq!(fixture.machine.count(ProcessEvent::Launched), 10);
-    assert!(fixture.registry.encode().contains("nearpath_instance_starts_total{result=\"ready\"} 10"));
-    assert!(fixture.registry.encode().contains("nearpath_instances{state=\"ready\"} 10"));
+    assert!(
+        fixture
+            .registry
+            .encode()
+            .contains("nearpath_instance_starts_total{result=\"ready\"} 10")
+    );
+    assert!(
+        fixture
+            .registry
+            .encode()
+            .contains("nearpath_instances{state=\"ready\"} 10")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -35,7 +54,10 @@ async fn an_unchanged_desired_state_publishes_nothing() {
     fixture.node.apply_desired(fixture.desired_echo(1, 2, ""));
     let mut observed = fixture.node.watch_observed();
     observed.changed().await.unwrap();
-    assert_eq!(fixture.node.watch_snapshots().borrow().version, before.version);
+    assert_eq!(
+        fixture.node.watch_snapshots().borrow().version,
+        before.version
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -56,9 +78,15 @@ async fn instances_stop_only_after_the_gateway_released_them() {
     asked.notified().await;
     let now = fixture.node.watch_snapshots().borrow().clone();
     let youngest = *ready_ids(&before).iter().max().unwrap();
-    let draining: Vec<_> =
-        echo_route(&now).instances.iter().filter(|one| one.state == InstanceState::Draining).collect();
-    assert_eq!(draining.iter().map(|one| one.id).collect::<Vec<_>>(), [youngest]);
+    let draining: Vec<_> = echo_route(&now)
+        .instances
+        .iter()
+        .filter(|one| one.state == InstanceState::Draining)
+        .collect();
+    assert_eq!(
+        draining.iter().map(|one| one.id).collect::<Vec<_>>(),
+        [youngest]
+    );
     assert_eq!(fixture.machine.count(ProcessEvent::Terminated), 0);
     gate.notify_one();
     fixture.until_only_ready(1).await;
@@ -77,7 +105,11 @@ async fn a_rolling_update_keeps_the_number_of_ready_instances() {
         snapshots.changed().await.unwrap();
         let snapshot = snapshots.borrow_and_update().clone();
         assert!(ready_ids(&snapshot).len() >= 3, "{snapshot:?}");
-        if echo_route(&snapshot).instances.iter().all(|one| !old.contains(&one.id)) {
+        if echo_route(&snapshot)
+            .instances
+            .iter()
+            .all(|one| !old.contains(&one.id))
+        {
             break;
         }
     }
@@ -89,30 +121,53 @@ async fn a_failing_revision_leaves_the_old_one_serving() {
     fixture.machine.script("bad", Script::Crash);
     fixture.node.apply_desired(fixture.desired_echo(1, 2, ""));
     let old = ready_ids(&*fixture.until_ready(2).await);
-    fixture.node.apply_desired(fixture.desired_echo(2, 2, "bad"));
+    fixture
+        .node
+        .apply_desired(fixture.desired_echo(2, 2, "bad"));
     fixture.machine.until(ProcessEvent::Released, 6).await;
     let now = fixture.node.watch_snapshots().borrow().clone();
     assert_eq!(ready_ids(&now), old);
     assert_eq!(echo_route(&now).trouble, None, "callers see no trouble");
     let trouble = fixture.trouble().await;
-    assert!(trouble.contains("exit code 1") && trouble.contains("no module named cart"), "{trouble}");
+    assert!(
+        trouble.contains("exit code 1") && trouble.contains("no module named cart"),
+        "{trouble}"
+    );
     fixture.node.apply_desired(fixture.desired_echo(3, 2, ""));
-    fixture.until(|now| ready_ids(now).len() == 2 && ready_ids(now).iter().all(|id| !old.contains(id))).await;
+    fixture
+        .until(|now| ready_ids(now).len() == 2 && ready_ids(now).iter().all(|id| !old.contains(id)))
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_crashing_start_backs_off_and_is_reported_to_callers() {
     let fixture = new_fixture().await;
     fixture.machine.script("bad", Script::Crash);
-    fixture.node.apply_desired(fixture.desired_echo(1, 4, "bad"));
+    fixture
+        .node
+        .apply_desired(fixture.desired_echo(1, 4, "bad"));
     fixture.machine.until(ProcessEvent::Launched, 12).await;
     let times = fixture.machine.times(ProcessEvent::Launched);
-    let pauses: Vec<_> = times[3..].windows(2).map(|pair| (pair[1].0 - pair[0].0).as_millis()).collect();
-    for (pause, least) in pauses.iter().zip([100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000]) {
+    let pauses: Vec<_> = times[3..]
+        .windows(2)
+        .map(|pair| (pair[1].0 - pair[0].0).as_millis())
+        .collect();
+    for (pause, least) in pauses
+        .iter()
+        .zip([100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000])
+    {
         assert!(*pause >= least && *pause < least + 600, "pauses {pauses:?}");
     }
-    let snapshot = fixture.until(|snapshot| echo_route(snapshot).trouble.is_some()).await;
-    assert!(echo_route(&snapshot).trouble.as_ref().unwrap().contains("no module named cart"));
+    let snapshot = fixture
+        .until(|snapshot| echo_route(snapshot).trouble.is_some())
+        .await;
+    assert!(
+        echo_route(&snapshot)
+            .trouble
+            .as_ref()
+            .unwrap()
+            .contains("no module named cart")
+    );
     fixture.machine.script("bad", Script::Serve);
     let healed = fixture.until_only_ready(4).await;
     assert_eq!(echo_route(&healed).trouble, None);
@@ -124,11 +179,21 @@ async fn an_impossible_start_is_retried_only_after_a_deployment() {
     std::os::unix::fs::symlink("/root/secret", fixture.code().join("link")).unwrap();
     fixture.node.apply_desired(fixture.desired_echo(1, 1, ""));
     let trouble = fixture.trouble().await;
-    assert!(trouble.contains("outside of the folder") && trouble.contains("until the function is deployed anew"));
+    assert!(
+        trouble.contains("outside of the folder")
+            && trouble.contains("until the function is deployed anew")
+    );
     fixture.node.apply_desired(fixture.desired_echo(1, 2, "")); // scaling does not deploy again
-    fixture.until(|snapshot| echo_route(snapshot).replicas == 2).await;
+    fixture
+        .until(|snapshot| echo_route(snapshot).replicas == 2)
+        .await;
     tokio::time::sleep(Duration::from_secs(3_600)).await; // virtual time, longer than every back-off
-    assert!(fixture.registry.encode().contains("nearpath_instance_starts_total{result=\"failed\"} 1\n"));
+    assert!(
+        fixture
+            .registry
+            .encode()
+            .contains("nearpath_instance_starts_total{result=\"failed\"} 1\n")
+    );
     std::fs::remove_file(fixture.code().join("link")).unwrap();
     fixture.node.apply_desired(fixture.desired_echo(2, 1, ""));
     fixture.until_ready(1).await;
@@ -140,7 +205,10 @@ async fn a_refused_launch_is_reported_and_retried() {
     fixture.machine.script("", Script::Refused);
     fixture.node.apply_desired(fixture.desired_echo(1, 1, ""));
     let trouble = fixture.trouble().await;
-    assert!(trouble.contains("no more namespaces") && trouble.contains("nearpath doctor"), "{trouble}");
+    assert!(
+        trouble.contains("no more namespaces") && trouble.contains("nearpath doctor"),
+        "{trouble}"
+    );
     fixture.machine.script("", Script::Serve);
     fixture.until_ready(1).await;
 }
@@ -152,11 +220,25 @@ async fn a_dead_instance_is_replaced_at_once_with_another_address() {
     let before = fixture.until_ready(2).await;
     let victim = echo_route(&before).instances[0].clone();
     fixture.machine.end(victim.id, ProcessExit::Signal(9));
-    let after = fixture.until(|now| ready_ids(now).len() == 2 && !ready_ids(now).contains(&victim.id)).await;
-    assert!(echo_route(&after).instances.iter().all(|one| one.addr != victim.addr));
-    let [.., last] = fixture.machine.times(ProcessEvent::Launched)[..] else { panic!("three launches") };
-    let [died, ..] = fixture.machine.times(ProcessEvent::Released)[..] else { panic!("one release") };
-    assert!(last.0 - died.0 < Duration::from_millis(100), "the first restart is not delayed");
+    let after = fixture
+        .until(|now| ready_ids(now).len() == 2 && !ready_ids(now).contains(&victim.id))
+        .await;
+    assert!(
+        echo_route(&after)
+            .instances
+            .iter()
+            .all(|one| one.addr != victim.addr)
+    );
+    let [.., last] = fixture.machine.times(ProcessEvent::Launched)[..] else {
+        panic!("three launches")
+    };
+    let [died, ..] = fixture.machine.times(ProcessEvent::Released)[..] else {
+        panic!("one release")
+    };
+    assert!(
+        last.0 - died.0 < Duration::from_millis(100),
+        "the first restart is not delayed"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,10 +249,20 @@ async fn an_instance_that_ignores_sigterm_is_killed_at_its_timeout() {
     fixture.until_ready(1).await;
     fixture.node.apply_desired(fixture.desired_echo(1, 0, ""));
     fixture.machine.until(ProcessEvent::Released, 1).await;
-    let (asked, killed) =
-        (fixture.machine.times(ProcessEvent::Terminated)[0], fixture.machine.times(ProcessEvent::Killed)[0]);
-    assert_eq!((killed.0 - asked.0).as_secs(), 63, "write_timeout 60 s, stop_grace 2 s and one more");
-    assert_eq!(echo_route(&fixture.node.watch_snapshots().borrow()).replicas, 0, "scaled to zero, and still published");
+    let (asked, killed) = (
+        fixture.machine.times(ProcessEvent::Terminated)[0],
+        fixture.machine.times(ProcessEvent::Killed)[0],
+    );
+    assert_eq!(
+        (killed.0 - asked.0).as_secs(),
+        63,
+        "write_timeout 60 s, stop_grace 2 s and one more"
+    );
+    assert_eq!(
+        echo_route(&fixture.node.watch_snapshots().borrow()).replicas,
+        0,
+        "scaled to zero, and still published"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -181,8 +273,18 @@ async fn an_instance_without_notes_is_killed_without_waiting() {
     fixture.machine.until(ProcessEvent::Launched, 1).await;
     let begun = tokio::time::Instant::now();
     fixture.node.drain_and_stop().await;
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
-    assert_eq!((fixture.machine.count(ProcessEvent::Killed), fixture.machine.count(ProcessEvent::Released)), (1, 1));
+    assert!(
+        begun.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(
+        (
+            fixture.machine.count(ProcessEvent::Killed),
+            fixture.machine.count(ProcessEvent::Released)
+        ),
+        (1, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,11 +302,24 @@ async fn a_removed_function_is_unpublished_at_once_and_drains() {
     let fixture = new_fixture().await;
     fixture.node.apply_desired(fixture.desired_echo(1, 3, ""));
     fixture.until_ready(3).await;
-    fixture.node.apply_desired(Desired::default());
-    fixture.until(|snapshot| snapshot.functions.is_empty()).await;
+    fixture.node.apply_desired(DesiredState::default());
+    fixture
+        .until(|snapshot| snapshot.functions.is_empty())
+        .await;
     fixture.machine.until(ProcessEvent::Released, 3).await;
-    fixture.node.watch_observed().wait_for(|all| all.is_empty()).await.unwrap();
-    let query = LogQuery { function: "echo".parse().unwrap(), instance: None, tail: None, since: None, follow: false };
+    fixture
+        .node
+        .watch_observed()
+        .wait_for(|all| all.is_empty())
+        .await
+        .unwrap();
+    let query = LogQuery {
+        function: "echo".parse().unwrap(),
+        instance: None,
+        tail: None,
+        since: None,
+        follow: false,
+    };
     assert!(fixture.node.read_logs(query).recv().await.is_none());
 }
 
@@ -230,7 +345,13 @@ async fn a_dropped_node_kills_its_instances() {
     };
     drop(node);
     machine.until(ProcessEvent::Released, 2).await;
-    assert_eq!((machine.count(ProcessEvent::Killed), machine.count(ProcessEvent::Terminated)), (2, 0));
+    assert_eq!(
+        (
+            machine.count(ProcessEvent::Killed),
+            machine.count(ProcessEvent::Terminated)
+        ),
+        (2, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -241,7 +362,10 @@ async fn usage_is_summed_over_instances() {
     tokio::time::advance(Duration::from_secs(1)).await;
     let usage = fixture.node.read_usage(&"echo".parse().unwrap()).await;
     assert_eq!(usage.total_memory_bytes, f64::from(2 << 20));
-    assert!(usage.cpu > 500.0 && usage.cpu <= 1_000.0, "half a core each since the start: {usage:?}");
+    assert!(
+        usage.cpu > 500.0 && usage.cpu <= 1_000.0,
+        "half a core each since the start: {usage:?}"
+    );
     let idle = fixture.node.read_usage(&"echo".parse().unwrap()).await;
     assert_eq!(idle.cpu, 0.0);
 }

@@ -9,7 +9,7 @@ use crate::fixture::{Lab, hub_devices, instance_cgroups, post_echo, ready_instan
 use nearpath_kernel::sandbox::IsolationLevel;
 use nearpath_node::SettleHook;
 use nearpath_testkit::{eventually, need_root, within};
-use nearpath_types::{LogQuery, Snapshot};
+use nearpath_types::{LogQuery, RoutingSnapshot};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::watch;
 
@@ -37,22 +37,48 @@ async fn ten_instances_start_one_is_replaced_and_nothing_is_left() {
     }
     let victim = lab.instances()[3].clone();
     kill_process(Pid::from_raw(victim.pid as i32).unwrap(), Signal::KILL).unwrap();
-    lab.until(|echo| ready_instances(echo).len() == 10 && echo.instances.iter().all(|one| one.id != victim.id)).await;
-    assert!(lab.node.read_usage(&"echo".parse().unwrap()).await.total_memory_bytes > 0.0);
-    let pids: Vec<_> = lab.instances().iter().map(|one| one.pid).chain([victim.pid]).collect();
+    lab.until(|echo| {
+        ready_instances(echo).len() == 10 && echo.instances.iter().all(|one| one.id != victim.id)
+    })
+    .await;
+    assert!(
+        lab.node
+            .read_usage(&"echo".parse().unwrap())
+            .await
+            .total_memory_bytes
+            > 0.0
+    );
+    let pids: Vec<_> = lab
+        .instances()
+        .iter()
+        .map(|one| one.pid)
+        .chain([victim.pid])
+        .collect();
     let hub = lab.hub.clone().unwrap();
     // the kernel removes a dead namespace's devices asynchronously
-    eventually("the loopback and ten instances", async || hub_devices(&hub).len() == 11).await;
+    eventually("the loopback and ten instances", async || {
+        hub_devices(&hub).len() == 11
+    })
+    .await;
     assert!(!instance_cgroups(&lab.name.0).is_empty());
     within(lab.node.drain_and_stop()).await;
-    assert_eq!(instance_cgroups(&lab.name.0), [""; 0].map(std::path::PathBuf::from));
-    assert!(pids.iter().all(|pid| !std::fs::exists(format!("/proc/{pid}")).unwrap()));
-    eventually("only the loopback is left", async || hub_devices(&hub) == ["lo"]).await;
+    assert_eq!(
+        instance_cgroups(&lab.name.0),
+        [""; 0].map(std::path::PathBuf::from)
+    );
+    assert!(
+        pids.iter()
+            .all(|pid| !std::fs::exists(format!("/proc/{pid}")).unwrap())
+    );
+    eventually("only the loopback is left", async || {
+        hub_devices(&hub) == ["lo"]
+    })
+    .await;
 }
 
 /// Calls the instances of the latest snapshot in turn, and reports the snapshot that it uses.
 fn poll_echo(
-    snapshots: watch::Receiver<Arc<Snapshot>>,
+    snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
     using: watch::Sender<u64>,
     done: Arc<AtomicBool>,
     hub: Arc<nearpath_kernel::hub_netns::HubNetns>,
@@ -84,11 +110,20 @@ async fn a_rolling_update_and_scaling_lose_no_call() {
     lab.node.apply_desired(lab.desired_echo(1, 2, CAT));
     lab.until(|echo| ready_instances(echo).len() == 2).await;
     let done = Arc::new(AtomicBool::new(false));
-    let (snapshots, hub, done_flag) = (lab.node.watch_snapshots(), lab.hub.clone().unwrap(), done.clone());
+    let (snapshots, hub, done_flag) = (
+        lab.node.watch_snapshots(),
+        lab.hub.clone().unwrap(),
+        done.clone(),
+    );
     let poller = tokio::task::spawn_blocking(move || poll_echo(snapshots, using, done_flag, hub));
     for (revision, replicas) in [(2, 3), (3, 1), (3, 4), (4, 2)] {
-        let old: Vec<_> = lab.instances().iter().map(|one| (one.id, one.revision)).collect();
-        lab.node.apply_desired(lab.desired_echo(revision, replicas, CAT));
+        let old: Vec<_> = lab
+            .instances()
+            .iter()
+            .map(|one| (one.id, one.revision))
+            .collect();
+        lab.node
+            .apply_desired(lab.desired_echo(revision, replicas, CAT));
         lab.until(|echo| {
             let kept = |id| old.iter().all(|(old, of)| *old != id || of.0 == revision);
             let count = replicas as usize;
@@ -108,22 +143,47 @@ async fn a_rolling_update_and_scaling_lose_no_call() {
 async fn a_handler_that_crashes_at_its_start_is_explained() {
     need_root!();
     let lab = Lab::new(IsolationLevel::Root, settle_hook()).await;
-    lab.file("handler.py", "import sys\nprint('no module named cart', file=sys.stderr)\nsys.exit(3)\n");
-    let variables = [("mode", "http"), ("fprocess", "python3 handler.py"), ("upstream_url", "http://127.0.0.1:5000")];
+    lab.file(
+        "handler.py",
+        "import sys\nprint('no module named cart', file=sys.stderr)\nsys.exit(3)\n",
+    );
+    let variables = [
+        ("mode", "http"),
+        ("fprocess", "python3 handler.py"),
+        ("upstream_url", "http://127.0.0.1:5000"),
+    ];
     lab.node.apply_desired(lab.desired_echo(1, 1, &variables));
     let snapshot = lab.until(|echo| echo.trouble.is_some()).await;
     let trouble = snapshot.functions[0].trouble.clone().unwrap();
-    assert!(trouble.contains('3') && trouble.contains("no module named cart"), "{trouble}");
-    let query = LogQuery { function: "echo".parse().unwrap(), instance: None, tail: None, since: None, follow: true };
+    assert!(
+        trouble.contains('3') && trouble.contains("no module named cart"),
+        "{trouble}"
+    );
+    let query = LogQuery {
+        function: "echo".parse().unwrap(),
+        instance: None,
+        tail: None,
+        since: None,
+        follow: true,
+    };
     let mut logs = lab.node.read_logs(query);
     let mut seen = false;
     while !seen {
-        seen = within(logs.recv()).await.unwrap().text.contains("no module named cart");
+        seen = within(logs.recv())
+            .await
+            .unwrap()
+            .text
+            .contains("no module named cart");
     }
     lab.file("handler.py", SERVER);
     lab.node.apply_desired(lab.desired_echo(2, 1, &variables));
     let healed = lab.until(|echo| ready_instances(echo).len() == 1).await;
-    let answer = Lab::call(lab.hub.as_deref(), ready_instances(&healed.functions[0])[0].1, "again").unwrap();
+    let answer = Lab::call(
+        lab.hub.as_deref(),
+        ready_instances(&healed.functions[0])[0].1,
+        "again",
+    )
+    .unwrap();
     assert!(answer.ends_with("again"), "{answer}");
     within(lab.node.drain_and_stop()).await;
 }
@@ -151,12 +211,27 @@ async fn without_a_sandbox_instances_share_the_machine() {
     let snapshot = lab.until(|echo| ready_instances(echo).len() == 2).await;
     for (id, addr) in ready_instances(&snapshot.functions[0]) {
         assert!(addr.ip().is_loopback());
-        assert!(Lab::call(None, addr, &id.to_string()).unwrap().ends_with(&id.to_string()));
+        assert!(
+            Lab::call(None, addr, &id.to_string())
+                .unwrap()
+                .ends_with(&id.to_string())
+        );
     }
     let pids: Vec<_> = lab.instances().iter().map(|one| one.pid).collect();
     within(lab.node.drain_and_stop()).await;
-    assert!(pids.iter().all(|pid| !std::fs::exists(format!("/proc/{pid}")).unwrap()));
-    assert_eq!(std::fs::read_dir(lab.folder.path().join("data")).unwrap().count(), 3, "ids, artifacts, tmp");
-    let tmp = std::fs::read_dir(lab.folder.path().join("data/tmp")).unwrap().count();
+    assert!(
+        pids.iter()
+            .all(|pid| !std::fs::exists(format!("/proc/{pid}")).unwrap())
+    );
+    assert_eq!(
+        std::fs::read_dir(lab.folder.path().join("data"))
+            .unwrap()
+            .count(),
+        3,
+        "ids, artifacts, tmp"
+    );
+    let tmp = std::fs::read_dir(lab.folder.path().join("data/tmp"))
+        .unwrap()
+        .count();
     assert_eq!(tmp, 0, "no temporary folder is left");
 }

@@ -2,22 +2,24 @@
 
 use std::time::Duration;
 
-const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(10);
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const MAX_DELAY: Duration = Duration::from_secs(10);
 
 /// Grows with each try, up to ten seconds. Each pause is drawn from its upper three quarters: a rendezvous that starts
 /// anew is not met by all of its workers at once.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Backoff {
+pub(super) struct DialBackoff {
     tries: u32,
 }
 
-impl Backoff {
+impl DialBackoff {
     /// The next pause. `draw`: from 0 to 1.
-    pub(super) fn pause(&mut self, draw: f64) -> Duration {
-        let whole = FIRST.saturating_mul(1 << self.tries.min(10)).min(LONGEST);
+    pub(super) fn next_delay(&mut self, random: f64) -> Duration {
+        let delay = FIRST_DELAY
+            .saturating_mul(1 << self.tries.min(10))
+            .min(MAX_DELAY);
         self.tries += 1;
-        whole.mul_f64(0.25 + 0.75 * draw.clamp(0.0, 1.0))
+        delay.mul_f64(0.25 + 0.75 * random.clamp(0.0, 1.0))
     }
 
     /// The line was there for a while.
@@ -31,12 +33,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_bound_and_begin_anew() {
-        let mut backoff = Backoff::default();
-        let pauses: Vec<_> = (0..50).map(|_| backoff.pause(1.0)).collect();
-        assert_eq!(pauses[..3], [100, 200, 400].map(Duration::from_millis));
-        assert!(pauses.is_sorted() && pauses[49] == LONGEST);
+    fn delays_grow_to_a_bound_and_start_again() {
+        let mut backoff = DialBackoff::default();
+        let delays: Vec<_> = (0..50).map(|_| backoff.next_delay(1.0)).collect();
+        assert_eq!(delays[..3], [100, 200, 400].map(Duration::from_millis));
+        assert!(delays.is_sorted() && delays[49] == MAX_DELAY);
         backoff.reset();
-        assert_eq!(backoff.pause(0.0), FIRST / 4);
+        assert_eq!(backoff.next_delay(0.0), FIRST_DELAY / 4);
     }
 }

@@ -3,21 +3,24 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::punch::nat::Report;
+use crate::punch::nat::NatReport;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use nearpath_wire::pair::Pair;
+use nearpath_wire::p2p_tls::PeerTlsConfig;
 use tokio::sync::watch;
 
-use super::resumable_relay::{Cut, Dial, Dialling, Lasting, Prospect, Search, Times, Words};
-use super::{DialError, Line, Meeting, RelayStream, Settings};
-use crate::driver::{self, Verdict};
-use crate::link::{self, Begun, Link};
-use crate::message::Pass;
-use crate::migrate::Relay;
+use super::resumable_relay::{
+    ControlChannel, DirectStatus, RelayDial, RelayDialFuture, RelayFailure, RelayTimeouts,
+    ResumableRelay, SearchWatch,
+};
+use super::{ControlConnection, ControlSettings, DialError, PeerSession, RelayStream};
+use crate::driver::{self, SearchOutcome};
+use crate::link::{self, P2pLink, PendingLink};
+use crate::message::SignedToken;
+use crate::migrate::RelayConnection;
 use crate::nat_survey;
 
-impl Line {
+impl ControlConnection {
     /// A connection to the peer of a session that was granted on this line: over the line at first and then the relay, if
     /// `settings` allow one, and directly as soon as there is a way. Both sides do this.
     ///
@@ -25,74 +28,114 @@ impl Line {
     /// When the line is over, the relay is not to be had, or there is no way; and when the peer is not who was meant.
     pub async fn connect(
         &self,
-        meeting: Meeting,
-        pair: Arc<Pair>,
-        search: impl Into<driver::Search>,
-        settings: driver::Settings,
-    ) -> io::Result<Link> {
-        let over = || io::Error::new(io::ErrorKind::NotConnected, "the line to the rendezvous is over");
-        let here = self.here().await.ok_or_else(over)?;
-        let (wants_relay, pass, relaying) = (settings.agent.relay, meeting.granted.pass.clone(), settings.relaying);
-        let head_start = relaying.head_start(here.rendezvous.round_trip);
-        let times = Times { head_start, heard: relaying.heard.max(head_start), patience: relaying.patience };
-        let (introduction, side, words) =
-            meeting.divide(&here.welcome.you, here.observers(), pair).map_err(io::Error::other)?;
-        let begun = link::begin(search, introduction, settings)?;
-        let relay = wants_relay.then(|| self.relay(pass, words, &begun, times));
-        begun.over(side, relay).await
+        meeting: PeerSession,
+        pair: Arc<PeerTlsConfig>,
+        search: impl Into<driver::SearchPlan>,
+        settings: driver::DriverSettings,
+    ) -> io::Result<P2pLink> {
+        let closed_error = || {
+            io::Error::new(
+                io::ErrorKind::NotConnected,
+                "the line to the rendezvous is over",
+            )
+        };
+        let connected = self.connected().await.ok_or_else(closed_error)?;
+        let (wants_relay, token, policy) = (
+            settings.agent.allow_relay,
+            meeting.grant.pass.clone(),
+            settings.relay_policy,
+        );
+        let head_start = policy.head_start(connected.server.round_trip);
+        let times = RelayTimeouts {
+            head_start,
+            ack_timeout: policy.ack_timeout.max(head_start),
+            resume_timeout: policy.resume_timeout,
+        };
+        let (introduction, side, words) = meeting
+            .split_for_link(&connected.welcome.you, connected.observers(), pair)
+            .map_err(io::Error::other)?;
+        let pending = link::start_link(search, introduction, settings)?;
+        let relay = wants_relay.then(|| self.resumable_relay(token, words, &pending, times));
+        pending.connect_over(side, relay).await
     }
 
     /// Which kind of NAT stands before this machine, as far as UDP and the rendezvous' observers tell; takes a second.
     ///
     /// # Errors
     /// When the line is over, or the rendezvous has no observer for UDP.
-    pub async fn nat(&self) -> io::Result<Report> {
-        let over = || io::Error::new(io::ErrorKind::NotConnected, "the line to the rendezvous is over");
-        let here = self.here().await.ok_or_else(over)?;
-        nat_survey::detect(&here.servers(), &here.asker()).await
+    pub async fn detect_nat(&self) -> io::Result<NatReport> {
+        let closed_error = || {
+            io::Error::new(
+                io::ErrorKind::NotConnected,
+                "the line to the rendezvous is over",
+            )
+        };
+        let connected = self.connected().await.ok_or_else(closed_error)?;
+        nat_survey::detect_nat(&connected.udp_observers(), &connected.binding_client()).await
     }
 
-    fn relay(&self, pass: Pass, words: Words, begun: &Begun, times: Times) -> Box<dyn Relay> {
-        let dial = Rendezvous { settings: self.settings.clone(), pass };
-        let search = Search { prospects: prospects(begun.verdict()), begin: begun.beginning() };
-        Box::new(Lasting::new(dial, words, search, times))
+    fn resumable_relay(
+        &self,
+        token: SignedToken,
+        channel: ControlChannel,
+        pending: &PendingLink,
+        times: RelayTimeouts,
+    ) -> Box<dyn RelayConnection> {
+        let dial = RelayDialer {
+            settings: self.settings.clone(),
+            token,
+        };
+        let search = SearchWatch {
+            direct_status: direct_status_of(pending.outcome()),
+            trigger: pending.search_trigger(),
+        };
+        Box::new(ResumableRelay::new(dial, channel, search, times))
     }
 }
 
 /// Where a session's relay is.
-struct Rendezvous {
-    settings: Arc<Settings>,
-    pass: Pass,
+struct RelayDialer {
+    settings: Arc<ControlSettings>,
+    token: SignedToken,
 }
 
-impl Dial for Rendezvous {
+impl RelayDial for RelayDialer {
     type Relay = RelayStream;
 
-    fn dial(&mut self) -> Dialling<RelayStream> {
-        let (settings, pass) = (self.settings.clone(), self.pass.clone());
-        Box::pin(async move { RelayStream::open(&settings, &pass).await.map_err(Cut::from) })
+    fn dial(&mut self) -> RelayDialFuture<RelayStream> {
+        let (settings, token) = (self.settings.clone(), self.token.clone());
+        Box::pin(async move {
+            RelayStream::open(&settings, &token)
+                .await
+                .map_err(RelayFailure::from)
+        })
     }
 }
 
-impl From<DialError> for Cut {
+impl From<DialError> for RelayFailure {
     fn from(error: DialError) -> Self {
-        Self { is_final: error.is_final(), error: io::Error::other(error) }
+        Self {
+            is_final: error.is_final(),
+            error: io::Error::other(error),
+        }
     }
 }
 
 /// As a search goes on.
-fn prospects(verdict: watch::Receiver<Verdict>) -> BoxStream<'static, Prospect> {
-    let next = async |mut verdict: watch::Receiver<Verdict>| {
+fn direct_status_of(outcome: watch::Receiver<SearchOutcome>) -> BoxStream<'static, DirectStatus> {
+    let next = async |mut verdict: watch::Receiver<SearchOutcome>| {
         loop {
             verdict.changed().await.ok()?;
-            let known = *verdict.borrow_and_update();
-            match known {
-                Verdict::Unneeded => (),
-                Verdict::Looking => return Some((Prospect::Looking, verdict)),
-                Verdict::Direct { .. } => return Some((Prospect::Direct, verdict)),
-                Verdict::Relayed(_) | Verdict::Ended(_) => return Some((Prospect::Hopeless, verdict)),
+            let outcome_now = *verdict.borrow_and_update();
+            match outcome_now {
+                SearchOutcome::NotNeeded => (),
+                SearchOutcome::Searching => return Some((DirectStatus::Searching, verdict)),
+                SearchOutcome::Direct { .. } => return Some((DirectStatus::Found, verdict)),
+                SearchOutcome::Relayed(_) | SearchOutcome::Failed(_) => {
+                    return Some((DirectStatus::Unavailable, verdict));
+                }
             }
         }
     };
-    stream::unfold(verdict, next).boxed()
+    stream::unfold(outcome, next).boxed()
 }

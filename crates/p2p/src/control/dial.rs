@@ -13,8 +13,8 @@ use tokio_tungstenite::tungstenite::Error;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
-use super::{Place, Settings};
-use crate::websocket::{self, Socket, Web};
+use super::{ControlSettings, RendezvousUrl};
+use crate::websocket::{self, BoxedStream, WebSocket};
 
 /// A connection may take so long, with TLS and the ticket.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ pub enum DialError {
     #[error("cannot connect to the rendezvous {place}: {source}")]
     Io {
         /// Where.
-        place: Place,
+        place: RendezvousUrl,
         /// What was wrong.
         source: io::Error,
     },
@@ -34,13 +34,13 @@ pub enum DialError {
     #[error("cannot connect to the rendezvous {place}: no answer within {PATIENCE:?}")]
     Timeout {
         /// Where.
-        place: Place,
+        place: RendezvousUrl,
     },
     /// It does not let one in.
     #[error("the rendezvous {place} answers {status}: {text}")]
     Status {
         /// Where.
-        place: Place,
+        place: RendezvousUrl,
         /// HTTP's.
         status: u16,
         /// What it said.
@@ -50,7 +50,7 @@ pub enum DialError {
     #[error("what answers at {place} is no rendezvous: {text}")]
     Protocol {
         /// Where.
-        place: Place,
+        place: RendezvousUrl,
         /// What was wrong.
         text: String,
     },
@@ -65,7 +65,7 @@ impl DialError {
 
 /// Where a connection goes, and how far that is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reached {
+pub(super) struct ReachedServer {
     pub(super) addr: SocketAddr,
     /// As TCP took it, with the lookup of the name.
     pub(super) round_trip: Duration,
@@ -73,59 +73,81 @@ pub(super) struct Reached {
 
 /// A WebSocket at a path, with what lets one in; and where it goes.
 pub(super) async fn dial(
-    settings: &Settings,
+    settings: &ControlSettings,
     path: &str,
-    pass: &str,
+    token: &str,
     config: WebSocketConfig,
-) -> Result<(Web, Reached), DialError> {
-    let place = &settings.place;
+) -> Result<(WebSocket, ReachedServer), DialError> {
+    let url = &settings.url;
     let all = async {
-        let failed = |source| DialError::Io { place: place.clone(), source };
-        let begun = Instant::now();
-        let stream = TcpStream::connect((place.host.as_str(), place.port)).await.map_err(failed)?;
-        let to = Reached { addr: stream.peer_addr().map_err(failed)?, round_trip: begun.elapsed() };
-        let socket = secured(settings, stream).await.map_err(failed)?;
-        let request = request(place, path, pass).map_err(failed)?;
-        let (web, _) =
-            client_async_with_config(request, socket, Some(config)).await.map_err(|error| refused(place, error))?;
+        let failed = |source| DialError::Io {
+            place: url.clone(),
+            source,
+        };
+        let started = Instant::now();
+        let stream = TcpStream::connect((url.host.as_str(), url.port))
+            .await
+            .map_err(failed)?;
+        let to = ReachedServer {
+            addr: stream.peer_addr().map_err(failed)?,
+            round_trip: started.elapsed(),
+        };
+        let socket = connect_tls(settings, stream).await.map_err(failed)?;
+        let request = upgrade_request(url, path, token).map_err(failed)?;
+        let (web, _) = client_async_with_config(request, socket, Some(config))
+            .await
+            .map_err(|error| handshake_error(url, error))?;
         Ok((web, to))
     };
-    tokio::time::timeout(PATIENCE, all).await.unwrap_or_else(|_| Err(DialError::Timeout { place: place.clone() }))
+    tokio::time::timeout(PATIENCE, all)
+        .await
+        .unwrap_or_else(|_| Err(DialError::Timeout { place: url.clone() }))
 }
 
-async fn secured(settings: &Settings, stream: TcpStream) -> io::Result<Socket> {
+async fn connect_tls(settings: &ControlSettings, stream: TcpStream) -> io::Result<BoxedStream> {
     stream.set_nodelay(true)?;
-    websocket::keep_alive(&stream)?;
-    if !settings.place.tls {
+    websocket::enable_keepalive(&stream)?;
+    if !settings.url.tls {
         return Ok(Box::new(stream));
     }
-    let none = || io::Error::other("wss needs to know whose certificates to believe, and was told nothing");
-    let connector = TlsConnector::from(settings.tls.clone().ok_or_else(none)?);
-    let name = ServerName::try_from(settings.place.host.clone()).map_err(io::Error::other)?;
+    let no_roots = || {
+        io::Error::other("wss needs to know whose certificates to believe, and was told nothing")
+    };
+    let connector = TlsConnector::from(settings.tls.clone().ok_or_else(no_roots)?);
+    let name = ServerName::try_from(settings.url.host.clone()).map_err(io::Error::other)?;
     Ok(Box::new(connector.connect(name, stream).await?))
 }
 
-fn request(place: &Place, path: &str, pass: &str) -> io::Result<Request<()>> {
-    Request::get(format!("{place}{path}"))
-        .header(header::HOST, place.authority())
+fn upgrade_request(url: &RendezvousUrl, path: &str, token: &str) -> io::Result<Request<()>> {
+    Request::get(format!("{url}{path}"))
+        .header(header::HOST, url.authority())
         .header(header::CONNECTION, "Upgrade")
         .header(header::UPGRADE, "websocket")
         .header(header::SEC_WEBSOCKET_VERSION, "13")
         .header(header::SEC_WEBSOCKET_KEY, generate_key())
-        .header(header::AUTHORIZATION, format!("Bearer {pass}"))
+        .header(header::AUTHORIZATION, format!("Bearer {token}"))
         .body(())
         .map_err(io::Error::other)
 }
 
-fn refused(place: &Place, error: Error) -> DialError {
-    let place = place.clone();
+fn handshake_error(url: &RendezvousUrl, error: Error) -> DialError {
+    let url = url.clone();
     match error {
         Error::Http(response) => {
             let body = response.body().as_deref().unwrap_or_default();
-            let text = String::from_utf8_lossy(&body[..body.len().min(300)]).trim().to_owned();
-            DialError::Status { place, status: response.status().as_u16(), text }
+            let text = String::from_utf8_lossy(&body[..body.len().min(300)])
+                .trim()
+                .to_owned();
+            DialError::Status {
+                place: url,
+                status: response.status().as_u16(),
+                text,
+            }
         }
-        Error::Io(source) => DialError::Io { place, source },
-        other => DialError::Protocol { place, text: other.to_string() },
+        Error::Io(source) => DialError::Io { place: url, source },
+        other => DialError::Protocol {
+            place: url,
+            text: other.to_string(),
+        },
     }
 }

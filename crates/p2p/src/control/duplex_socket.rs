@@ -9,68 +9,72 @@ use std::time::Instant;
 use futures_util::{SinkExt, StreamExt};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use crate::websocket::Web;
+use crate::websocket::WebSocket;
 
 /// See the module.
-pub(super) struct Duplex {
-    web: Web,
-    out: VecDeque<Message>,
+pub(super) struct DuplexSocket {
+    socket: WebSocket,
+    outgoing: VecDeque<Message>,
     /// Since when something is to be sent.
-    since: Option<Instant>,
+    blocked_since: Option<Instant>,
 }
 
 /// What has happened.
-pub(super) enum Event {
+pub(super) enum DuplexEvent {
     /// All that was to be sent is.
     Sent,
-    /// `None`: the connection is closed.
-    Heard(Option<Message>),
+    /// `NoConnection`: the connection is closed.
+    Received(Option<Message>),
 }
 
-impl Duplex {
-    pub(super) fn new(web: Web) -> Self {
-        Self { web, out: VecDeque::new(), since: None }
+impl DuplexSocket {
+    pub(super) fn new(socket: WebSocket) -> Self {
+        Self {
+            socket: socket,
+            outgoing: VecDeque::new(),
+            blocked_since: None,
+        }
     }
 
     /// It is sent while one waits for [`Self::next`].
     pub(super) fn send(&mut self, message: Message) {
-        self.since.get_or_insert_with(Instant::now);
-        self.out.push_back(message);
+        self.blocked_since.get_or_insert_with(Instant::now);
+        self.outgoing.push_back(message);
     }
 
     /// Since when the other side has not taken what is to be sent.
-    pub(super) fn since(&self) -> Option<Instant> {
-        self.since
+    pub(super) fn blocked_since(&self) -> Option<Instant> {
+        self.blocked_since
     }
 
     /// May be dropped, and asked for again: nothing is lost.
-    pub(super) async fn next(&mut self) -> Result<Event, Error> {
+    pub(super) async fn next_event(&mut self) -> Result<DuplexEvent, Error> {
         poll_fn(|cx| {
-            if self.since.is_some()
+            if self.blocked_since.is_some()
                 && let Poll::Ready(sent) = self.poll_send(cx)
             {
-                return Poll::Ready(sent.map(|()| Event::Sent));
+                return Poll::Ready(sent.map(|()| DuplexEvent::Sent));
             }
-            let heard = ready!(self.web.poll_next_unpin(cx));
-            Poll::Ready(heard.transpose().map(Event::Heard))
+            let received = ready!(self.socket.poll_next_unpin(cx));
+            Poll::Ready(received.transpose().map(DuplexEvent::Received))
         })
         .await
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        while !self.out.is_empty() {
-            ready!(self.web.poll_ready_unpin(cx))?;
-            if let Some(message) = self.out.pop_front() {
-                self.web.start_send_unpin(message)?;
-                self.since = Some(Instant::now()); // it takes something
+        while !self.outgoing.is_empty() {
+            ready!(self.socket.poll_ready_unpin(cx))?;
+            if let Some(message) = self.outgoing.pop_front() {
+                self.socket.start_send_unpin(message)?;
+                self.blocked_since = Some(Instant::now()); // it takes something
             }
         }
-        ready!(self.web.poll_flush_unpin(cx))?;
-        self.since = None;
+        ready!(self.socket.poll_flush_unpin(cx))?;
+        self.blocked_since = None;
         Poll::Ready(Ok(()))
     }
 
     pub(super) async fn close(&mut self) -> Result<(), Error> {
-        self.web.close(None).await
+        self.socket.close(None).await
     }
 }

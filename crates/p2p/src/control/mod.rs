@@ -7,7 +7,7 @@ mod backoff;
 mod connect;
 mod dial;
 mod duplex_socket;
-mod peer_connection;
+mod peer_session;
 mod relay_stream;
 mod rendezvous_url;
 mod resumable_relay;
@@ -19,51 +19,54 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::punch::nat::Server;
+use crate::punch::nat::ObserverSocket;
 use nearpath_types::SpiffeId;
-use nearpath_wire::pair::Pair;
+use nearpath_wire::p2p_tls::PeerTlsConfig;
 use rustls::ClientConfig;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use dial::DialError;
-use dial::Reached;
-pub use peer_connection::Meeting;
+use dial::ReachedServer;
+pub use peer_session::PeerSession;
 pub use relay_stream::RelayStream;
-pub use rendezvous_url::{InvalidPlace, Place};
-pub use trusted_roots::trust;
+pub use rendezvous_url::{InvalidRendezvousUrl, RendezvousUrl};
+pub use trusted_roots::client_config;
 
-use crate::driver::Observers;
-use crate::handshake::Hello;
-use crate::message::{Base64, Bye, LONGEST_HELLO, Observer, Parcel, Pass, Refusal, Report, Said, Welcome};
-use crate::reflexive_address::Asker;
+use crate::driver::ObserverSet;
+use crate::handshake::ClientHello;
+use crate::message::{
+    Base64Bytes, CallRefusal, CloseReason, ControlWelcome, JobReport, LONGEST_HELLO,
+    ObserverAddress, RelayedFrame, SignedToken, WorkerMessage,
+};
+use crate::reflexive_address::BindingClient;
 
 /// What is heard and not read yet. When it is full the line is not read either, and the rendezvous ends it at last.
-const HEARD: usize = 1024;
+const EVENT_QUEUE_CAPACITY: usize = 1024;
 
 /// Where the rendezvous is, and what lets one in.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ControlSettings {
     /// Where.
-    pub place: Place,
+    pub url: RendezvousUrl,
     /// The worker's ticket.
-    pub ticket: Pass,
-    /// For `wss`: whose certificates are believed ([`trust`]). It is not asked for `ws`.
+    pub ticket: SignedToken,
+    /// For `wss`: whose certificates are believed ([`client_config`]). It is not asked for `ws`.
     pub tls: Option<Arc<ClientConfig>>,
 }
 
 /// What happens on a line without having been asked for.
 #[derive(Debug)]
-pub enum Heard {
+pub enum ControlEvent {
     /// The line is there, (again).
-    Here(Welcome),
+    Connected(ControlWelcome),
     /// A worker of the job calls.
-    Called(Meeting),
+    IncomingCall(PeerSession),
     /// A worker of the job says this about its work.
     Report {
         /// Who.
         from: SpiffeId,
         /// What.
-        report: Report,
+        report: JobReport,
     },
     /// A report was not passed on: who was meant has no line.
     Undelivered {
@@ -71,88 +74,103 @@ pub enum Heard {
         to: Option<SpiffeId>,
     },
     /// The line is gone, and is opened anew.
-    Away {
+    Disconnected {
         /// For people.
         why: String,
     },
     /// The line is gone for good: nothing is heard after this.
-    Over(Over),
+    Ended(ControlEnd),
 }
 
 /// Why a line is not opened again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Over {
+pub enum ControlEnd {
     /// The rendezvous said so.
     #[error(transparent)]
-    Said(Bye),
+    ClosedByRendezvous(CloseReason),
     /// The rendezvous does not take the ticket.
     #[error("the rendezvous does not take the ticket: {0}")]
-    Ticket(String),
+    TicketRefused(String),
 }
 
 /// Why a call came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
+pub enum PeerCallError {
     /// The rendezvous said so.
     #[error(transparent)]
-    Refused(Refusal),
+    Refused(CallRefusal),
     /// There was no line in time.
-    #[error("the rendezvous was not reached in time: look whether it runs, and whether this machine reaches it")]
-    Away,
+    #[error(
+        "the rendezvous was not reached in time: look whether it runs, and whether this machine reaches it"
+    )]
+    Unreachable,
     /// There is no line any longer.
     #[error("the line to the rendezvous is closed: {0}")]
-    Over(Over),
+    Ended(ControlEnd),
     /// The task that keeps the line is gone.
     #[error("the line to the rendezvous is closed")]
     Closed,
 }
 
-/// A worker's line. Clones are of the same one; it closes when the last one is dropped, and the last [`Meeting`].
+/// A worker's line. Clones are of the same one; it closes when the last one is dropped, and the last [`PeerSession`].
 #[derive(Debug, Clone)]
-pub struct Line {
-    settings: Arc<Settings>,
-    orders: mpsc::UnboundedSender<Order>,
-    welcome: watch::Receiver<Option<Arc<Here>>>,
+pub struct ControlConnection {
+    settings: Arc<ControlSettings>,
+    commands: mpsc::UnboundedSender<ControlCommand>,
+    welcome: watch::Receiver<Option<Arc<ConnectedState>>>,
 }
 
 /// The line as it is.
 #[derive(Debug)]
-struct Here {
-    welcome: Welcome,
+struct ConnectedState {
+    welcome: ControlWelcome,
     /// What the line was connected to.
-    rendezvous: Reached,
+    server: ReachedServer,
 }
 
 /// A call without an answer.
 #[derive(Debug)]
-struct Call {
+struct UnansweredCall {
     peer: SpiffeId,
     about: String,
-    hello: Option<Base64>,
+    hello: Option<Base64Bytes>,
     /// When its peer is not waited for any longer.
-    until: Instant,
-    answer: oneshot::Sender<Result<Meeting, CallError>>,
+    deadline: Instant,
+    result_sender: oneshot::Sender<Result<PeerSession, PeerCallError>>,
 }
 
 /// What handles want of the task.
 #[derive(Debug)]
-enum Order {
-    Call(Call),
-    Say(Said),
+enum ControlCommand {
+    Call(UnansweredCall),
+    Send(WorkerMessage),
     /// It may be lost.
-    Carry(Parcel),
+    Relay(RelayedFrame),
 }
 
-impl Line {
+impl ControlConnection {
     /// Begins to open a line, and says what is heard on it. It must be read: see [`Heard`].
-    pub fn open(settings: Settings) -> (Self, mpsc::Receiver<Heard>) {
-        let (orders, ordered) = mpsc::unbounded_channel();
-        let (tell, heard) = mpsc::channel(HEARD);
-        let (here, welcome) = watch::channel(None);
-        let own = orders.downgrade();
+    pub fn open(settings: ControlSettings) -> (Self, mpsc::Receiver<ControlEvent>) {
+        let (commands, received_commands) = mpsc::unbounded_channel();
+        let (event_sender, events) = mpsc::channel(EVENT_QUEUE_CAPACITY);
+        let (connected, welcome) = watch::channel(None);
+        let weak_commands = commands.downgrade();
         let settings = Arc::new(settings);
-        tokio::spawn(task::keep(settings.clone(), ordered, own, tell, here));
-        (Self { settings, orders, welcome }, heard)
+        tokio::spawn(task::run_control_task(
+            settings.clone(),
+            received_commands,
+            weak_commands,
+            event_sender,
+            connected,
+        ));
+        (
+            Self {
+                settings,
+                commands,
+                welcome,
+            },
+            events,
+        )
     }
 
     /// Asks to be introduced to a worker of the job, and waits for so long if it is not here yet. `about`: what for; the
@@ -160,87 +178,136 @@ impl Line {
     ///
     /// # Errors
     /// When the peer does not come in time, when the rendezvous refuses, and when it is not reached.
-    pub async fn call(&self, peer: SpiffeId, about: &str, within: Duration) -> Result<Meeting, CallError> {
-        self.ask(peer, about, within, None).await
+    pub async fn call(
+        &self,
+        peer: SpiffeId,
+        about: &str,
+        within: Duration,
+    ) -> Result<PeerSession, PeerCallError> {
+        self.request_call(peer, about, within, None).await
     }
 
     /// The same for a connection as one of this pair, with TLS's hello in the call: so the connection is there a round trip to
     /// the rendezvous sooner.
     ///
     /// # Errors
-    /// See [`Self::call`].
-    pub async fn call_for(&self, pair: &Pair, about: &str, within: Duration) -> Result<Meeting, CallError> {
+    /// See [`Self::call_message`].
+    pub async fn call_for(
+        &self,
+        pair: &PeerTlsConfig,
+        about: &str,
+        within: Duration,
+    ) -> Result<PeerSession, PeerCallError> {
         // What cannot be made now cannot later, and is told then.
-        let hello = Hello::new(pair).ok().filter(|hello| hello.flight().len() <= LONGEST_HELLO);
-        let flight = hello.as_ref().map(|hello| Base64(hello.flight().clone()));
-        let mut meeting = self.ask(pair.peer().clone(), about, within, flight).await?;
-        meeting.hello = hello.map(Box::new);
-        Ok(meeting)
+        let hello = ClientHello::new(pair)
+            .ok()
+            .filter(|hello| hello.flight().len() <= LONGEST_HELLO);
+        let flight = hello
+            .as_ref()
+            .map(|hello| Base64Bytes(hello.flight().clone()));
+        let mut session = self
+            .request_call(pair.peer().clone(), about, within, flight)
+            .await?;
+        session.hello = hello.map(Box::new);
+        Ok(session)
     }
 
-    async fn ask(
+    async fn request_call(
         &self,
         peer: SpiffeId,
         about: &str,
         within: Duration,
-        hello: Option<Base64>,
-    ) -> Result<Meeting, CallError> {
-        let (answer, answered) = oneshot::channel();
-        let call = Call { peer, about: about.to_owned(), hello, until: Instant::now() + within, answer };
-        self.orders.send(Order::Call(call)).map_err(|_| CallError::Closed)?;
-        answered.await.unwrap_or(Err(CallError::Closed))
+        hello: Option<Base64Bytes>,
+    ) -> Result<PeerSession, PeerCallError> {
+        let (result_sender, result) = oneshot::channel();
+        let call = UnansweredCall {
+            peer,
+            about: about.to_owned(),
+            hello,
+            deadline: Instant::now() + within,
+            result_sender,
+        };
+        self.commands
+            .send(ControlCommand::Call(call))
+            .map_err(|_| PeerCallError::Closed)?;
+        result.await.unwrap_or(Err(PeerCallError::Closed))
     }
 
-    /// Says something about the job's work, to the job's leader if nobody is named. [`Heard::Undelivered`] follows when that
-    /// one has no line. What is longer than [`crate::message::MOST_OF_A_REPORT`] the rendezvous does not read: it ends the line.
-    pub fn report(&self, to: Option<SpiffeId>, report: Report) {
-        self.say(Said::Report { to, report });
+    /// Says something about the job's work, to the job's leader if nobody is named. [`Heard::SendFailure`] follows when that
+    /// one has no line. What is longer than [`crate::message::MAX_REPORT_BYTES`] the rendezvous does not read: it ends the line.
+    pub fn send_report(&self, to: Option<SpiffeId>, report: JobReport) {
+        self.send_message(WorkerMessage::Report { to, report });
     }
 
-    /// Waits until the line is there. `None`: it is over.
-    pub async fn welcome(&self) -> Option<Welcome> {
-        Some(self.here().await?.welcome.clone())
+    /// Waits until the line is there. `NoConnection`: it is over.
+    pub async fn welcome(&self) -> Option<ControlWelcome> {
+        Some(self.connected().await?.welcome.clone())
     }
 
-    /// Whom a driver asks how its ports are seen; waits until the line is there. `None`: it is over.
-    pub async fn observers(&self) -> Option<Observers> {
-        Some(self.here().await?.observers())
+    /// Whom a driver asks how its ports are seen; waits until the line is there. `NoConnection`: it is over.
+    pub async fn observers(&self) -> Option<ObserverSet> {
+        Some(self.connected().await?.observers())
     }
 
-    async fn here(&self) -> Option<Arc<Here>> {
-        self.welcome.clone().wait_for(Option::is_some).await.ok()?.clone()
+    async fn connected(&self) -> Option<Arc<ConnectedState>> {
+        self.welcome
+            .clone()
+            .wait_for(Option::is_some)
+            .await
+            .ok()?
+            .clone()
     }
 
     /// What is said to a line that is over goes nowhere.
-    fn say(&self, said: Said) {
-        let _ = self.orders.send(Order::Say(said));
+    fn send_message(&self, message: WorkerMessage) {
+        let _ = self.commands.send(ControlCommand::Send(message));
     }
 }
 
-impl Here {
+impl ConnectedState {
     /// Where an observer has no address of its own, it has the one by which the line was reached.
-    fn observers(&self) -> Observers {
-        let of = |transport| {
+    fn observers(&self) -> ObserverSet {
+        let addrs_of = |transport| {
             let servers = self.welcome.observe.servers.iter();
-            servers.filter(|one| one.transport == transport).map(|one| self.reached(one.addr)).collect()
+            servers
+                .filter(|observer| observer.transport == transport)
+                .map(|one| self.resolve_addr(one.addr))
+                .collect()
         };
-        let ask = Arc::new(self.asker());
-        Observers { udp: of(crate::punch::Transport::Udp), tcp: of(crate::punch::Transport::Tcp), ask }
+        let protocol = Arc::new(self.binding_client());
+        ObserverSet {
+            udp: addrs_of(crate::punch::Transport::Udp),
+            tcp: addrs_of(crate::punch::Transport::Tcp),
+            protocol,
+        }
     }
 
     /// Those for UDP, and which of the four each of them is.
-    fn servers(&self) -> Vec<(Server, SocketAddr)> {
-        let udp = self.welcome.observe.servers.iter().filter(|one| one.transport == crate::punch::Transport::Udp);
-        let server = |one: &Observer| Server { second_address: one.second_address, second_port: one.second_port };
-        udp.map(|one| (server(one), self.reached(one.addr))).collect()
+    fn udp_observers(&self) -> Vec<(ObserverSocket, SocketAddr)> {
+        let udp = self
+            .welcome
+            .observe
+            .servers
+            .iter()
+            .filter(|observer| observer.transport == crate::punch::Transport::Udp);
+        let socket_of = |observer: &ObserverAddress| ObserverSocket {
+            second_address: observer.second_address,
+            second_port: observer.second_port,
+        };
+        udp.map(|observer| (socket_of(observer), self.resolve_addr(observer.addr)))
+            .collect()
     }
 
-    fn asker(&self) -> Asker {
-        Asker::new(self.welcome.observe.token, &self.welcome.observe.key)
+    fn binding_client(&self) -> BindingClient {
+        BindingClient::new(self.welcome.observe.token, &self.welcome.observe.key)
     }
 
-    fn reached(&self, addr: SocketAddr) -> SocketAddr {
-        let ip = if addr.ip().is_unspecified() { self.rendezvous.addr.ip() } else { addr.ip() };
+    fn resolve_addr(&self, addr: SocketAddr) -> SocketAddr {
+        let ip = if addr.ip().is_unspecified() {
+            self.server.addr.ip()
+        } else {
+            addr.ip()
+        };
         SocketAddr::new(ip, addr.port())
     }
 }

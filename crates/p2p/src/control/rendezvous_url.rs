@@ -7,7 +7,7 @@ use http::Uri;
 
 /// `wss://HOST[:PORT]`, or `ws://` where nobody can listen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct RendezvousUrl {
     /// With TLS.
     pub tls: bool,
     /// A name or an address; IPv6 without brackets.
@@ -19,32 +19,43 @@ pub struct Place {
 /// Why a text is no such place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not wss://HOST[:PORT] (or ws:// without TLS)")]
-pub struct InvalidPlace(String);
+pub struct InvalidRendezvousUrl(String);
 
-impl FromStr for Place {
-    type Err = InvalidPlace;
+impl FromStr for RendezvousUrl {
+    type Err = InvalidRendezvousUrl;
 
-    fn from_str(text: &str) -> Result<Self, InvalidPlace> {
-        let bad = || InvalidPlace(text.chars().take(200).collect());
+    fn from_str(text: &str) -> Result<Self, InvalidRendezvousUrl> {
+        let bad = || InvalidRendezvousUrl(text.chars().take(200).collect());
         let uri: Uri = text.parse().map_err(|_| bad())?;
         let tls = match uri.scheme_str() {
             Some("wss") => true,
             Some("ws") => false,
             _ => return Err(bad()),
         };
-        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(bad)?;
-        let bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let authority = uri
+            .authority()
+            .filter(|authority| !authority.as_str().contains('@'))
+            .ok_or_else(bad)?;
+        let has_no_path = matches!(uri.path(), "" | "/") && uri.query().is_none();
+        let host = authority
+            .host()
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
         let port = match authority.as_str().strip_prefix(authority.host()) {
             Some("") => Some(if tls { 443 } else { 80 }),
             _ => authority.port_u16(),
         };
         let port = port.ok_or_else(bad)?;
-        if bare && !host.is_empty() { Ok(Self { tls, host, port }) } else { Err(bad()) }
+        if has_no_path && !host.is_empty() {
+            Ok(Self { tls, host, port })
+        } else {
+            Err(bad())
+        }
     }
 }
 
-impl Place {
+impl RendezvousUrl {
     /// As it stands in a request.
     pub(super) fn authority(&self) -> String {
         if self.host.contains(':') {
@@ -55,9 +66,14 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RendezvousUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", if self.tls { "wss" } else { "ws" }, self.authority())
+        write!(
+            f,
+            "{}://{}",
+            if self.tls { "wss" } else { "ws" },
+            self.authority()
+        )
     }
 }
 
@@ -66,24 +82,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read_as_they_are_written() {
+    fn urls_parse_to_their_display_form() {
         for (text, shown) in [
             ("wss://meet.example", "wss://meet.example:443"),
             ("ws://127.0.0.1:7843/", "ws://127.0.0.1:7843"),
             ("wss://[2001:db8::1]:9", "wss://[2001:db8::1]:9"),
         ] {
-            let place: Place = text.parse().unwrap();
-            assert_eq!(place.to_string(), shown);
-            assert_eq!(shown.parse::<Place>().unwrap(), place);
+            let url: RendezvousUrl = text.parse().unwrap();
+            assert_eq!(url.to_string(), shown);
+            assert_eq!(shown.parse::<RendezvousUrl>().unwrap(), url);
         }
     }
 
     #[test]
-    fn what_is_none() {
-        for text in
-            ["", "meet.example", "https://a", "wss://", "wss://a/path", "ws://a?b", "wss://user@a", "ws://a:70000"]
-        {
-            assert!(text.parse::<Place>().is_err(), "{text}");
+    fn invalid_urls_are_refused() {
+        for text in [
+            "",
+            "meet.example",
+            "https://a",
+            "wss://",
+            "wss://a/path",
+            "ws://a?b",
+            "wss://user@a",
+            "ws://a:70000",
+        ] {
+            assert!(text.parse::<RendezvousUrl>().is_err(), "{text}");
         }
     }
 }

@@ -8,151 +8,187 @@ use futures_util::StreamExt;
 use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::tungstenite::Message;
 
-use super::backoff::Backoff;
-use super::dial::{Reached, dial};
-use super::duplex_socket::{Duplex, Event};
-use super::resumable_relay::Spoken;
-use super::{Call, CallError, Heard, Here, Meeting, Order, Over, Settings};
-use crate::message::{self, Granted, Parcel, Said, SessionText, Told, Welcome, Word};
-use crate::websocket::{self, Web};
+use super::backoff::DialBackoff;
+use super::dial::{ReachedServer, dial};
+use super::duplex_socket::{DuplexEvent, DuplexSocket};
+use super::resumable_relay::SessionItem;
+use super::{
+    ConnectedState, ControlCommand, ControlEnd, ControlEvent, ControlSettings, PeerCallError,
+    PeerSession, UnansweredCall,
+};
+use crate::message::{
+    self, ControlWelcome, RelayedFrame, RendezvousMessage, SessionGrant, SessionIdHex,
+    SessionMessage, WorkerMessage,
+};
+use crate::websocket::{self, WebSocket};
 
 /// The rendezvous asks whether one is there three times as often; when nothing comes for so long, the line is dead.
-const SILENCE: Duration = Duration::from_secs(75);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(75);
 /// A line that was there for so long was a good one.
-const GOOD: Duration = Duration::from_secs(10);
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// The rendezvous' answer to a call may take so much longer than the call waits.
-const GRACE: Duration = Duration::from_secs(10);
-/// More no peer has to say about a session, by [`Spoken::cost`].
-const MOST_OF_A_SESSION: usize = 1 << 20;
+const RESPONSE_GRACE: Duration = Duration::from_secs(10);
+/// More no peer has to say about a session, by [`SessionItem::cost`].
+const MAX_SESSION_BYTES: usize = 1 << 20;
 
 /// Keeps a line until it is over, or nobody has a handle.
-pub(super) async fn keep(
-    settings: Arc<Settings>,
-    orders: mpsc::UnboundedReceiver<Order>,
-    own: mpsc::WeakUnboundedSender<Order>,
-    tell: mpsc::Sender<Heard>,
-    here: watch::Sender<Option<Arc<Here>>>,
+pub(super) async fn run_control_task(
+    settings: Arc<ControlSettings>,
+    commands: mpsc::UnboundedReceiver<ControlCommand>,
+    weak_commands: mpsc::WeakUnboundedSender<ControlCommand>,
+    events: mpsc::Sender<ControlEvent>,
+    connected: watch::Sender<Option<Arc<ConnectedState>>>,
 ) {
-    let (calls, sessions, unsaid) = (HashMap::new(), HashMap::new(), VecDeque::new());
-    let mut keeper = Keeper { settings, orders, own, tell, here, calls, sessions, unsaid, last: 0 };
-    let end = keeper.run().await;
-    keeper.bury(end).await;
+    let (calls, sessions, queued_commands) = (HashMap::new(), HashMap::new(), VecDeque::new());
+    let mut task = ControlTask {
+        settings,
+        commands: commands,
+        weak_commands: weak_commands,
+        events: events,
+        connected: connected,
+        calls,
+        sessions,
+        queued_commands,
+        last_call: 0,
+    };
+    let end = task.run().await;
+    task.close_with_reason(end).await;
 }
 
-struct Keeper {
-    settings: Arc<Settings>,
-    orders: mpsc::UnboundedReceiver<Order>,
+struct ControlTask {
+    settings: Arc<ControlSettings>,
+    commands: mpsc::UnboundedReceiver<ControlCommand>,
     /// For meetings; does not keep the line.
-    own: mpsc::WeakUnboundedSender<Order>,
-    tell: mpsc::Sender<Heard>,
-    here: watch::Sender<Option<Arc<Here>>>,
-    calls: HashMap<u32, Call>,
-    sessions: HashMap<SessionText, Ear>,
+    weak_commands: mpsc::WeakUnboundedSender<ControlCommand>,
+    events: mpsc::Sender<ControlEvent>,
+    connected: watch::Sender<Option<Arc<ConnectedState>>>,
+    calls: HashMap<u32, UnansweredCall>,
+    sessions: HashMap<SessionIdHex, SessionInbox>,
     /// What was said while there was no line.
-    unsaid: VecDeque<Order>,
-    last: u32,
+    queued_commands: VecDeque<ControlCommand>,
+    last_call: u32,
 }
 
 /// Where what is said of a session goes, and how much has.
-struct Ear {
-    words: mpsc::UnboundedSender<Spoken>,
-    heard: usize,
+struct SessionInbox {
+    items: mpsc::UnboundedSender<SessionItem>,
+    received_cost: usize,
 }
 
 /// Why a line ended.
-enum End {
+enum ConnectionOutcome {
     /// To be opened anew.
     Broken(String),
-    Over(Over),
+    Final(ControlEnd),
     /// Nobody has a handle.
-    Unwanted,
+    NoHandles,
 }
 
-impl Keeper {
-    /// Opens lines until it is over; `None`: nobody wants one.
-    async fn run(&mut self) -> Option<Over> {
-        let mut backoff = Backoff::default();
+impl ControlTask {
+    /// Opens lines until it is over; `NoConnection`: nobody wants one.
+    async fn run(&mut self) -> Option<ControlEnd> {
+        let mut backoff = DialBackoff::default();
         loop {
-            let begun = Instant::now();
-            let why = match self.line().await {
-                End::Broken(why) => why,
-                End::Over(over) => return Some(over),
-                End::Unwanted => return None,
+            let started = Instant::now();
+            let why = match self.run_connection().await {
+                ConnectionOutcome::Broken(why) => why,
+                ConnectionOutcome::Final(over) => return Some(over),
+                ConnectionOutcome::NoHandles => return None,
             };
-            self.here.send_replace(None);
-            if begun.elapsed() >= GOOD {
+            self.connected.send_replace(None);
+            if started.elapsed() >= STABLE_AFTER {
                 backoff.reset();
             }
-            let pause = tokio::time::sleep(backoff.pause(fastrand::f64()));
-            if self.tell.send(Heard::Away { why }).await.is_err() || self.meanwhile(pause).await.is_none() {
+            let pause = tokio::time::sleep(backoff.next_delay(fastrand::f64()));
+            if self
+                .events
+                .send(ControlEvent::Disconnected { why })
+                .await
+                .is_err()
+                || self.run_disconnected(pause).await.is_none()
+            {
                 return None;
             }
         }
     }
 
-    /// While there is no line, orders are taken all the same, and calls come to their end. `None`: nobody has a handle.
-    async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+    /// While there is no line, orders are taken all the same, and calls come to their end. `NoConnection`: nobody has a handle.
+    async fn run_disconnected<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(work);
         loop {
-            let late = self.calls.values().map(|call| call.until + GRACE).min();
-            let late = late.unwrap_or_else(|| Instant::now() + SILENCE);
+            let deadline = self
+                .calls
+                .values()
+                .map(|call| call.deadline + RESPONSE_GRACE)
+                .min();
+            let deadline = deadline.unwrap_or_else(|| Instant::now() + SILENCE_TIMEOUT);
             tokio::select! {
                 done = &mut work => return Some(done),
-                order = self.orders.recv() => match order? {
-                    Order::Call(call) => drop(self.note(call)),
-                    unsaid => self.unsaid.push_back(unsaid),
+                order = self.commands.recv() => match order? {
+                    ControlCommand::Call(call) => drop(self.register_call(call)),
+                    unsaid => self.queued_commands.push_back(unsaid),
                 },
-                () = tokio::time::sleep_until(late.into()) => self.give_up_late_calls(),
+                () = tokio::time::sleep_until(deadline.into()) => self.give_up_late_calls(),
             }
         }
     }
 
-    async fn line(&mut self) -> End {
+    async fn run_connection(&mut self) -> ConnectionOutcome {
         let settings = self.settings.clone();
-        let (mut web, rendezvous) = match self.meanwhile(open(&settings)).await {
-            None => return End::Unwanted,
+        let (mut socket, rendezvous) = match self.run_disconnected(open_socket(&settings)).await {
+            None => return ConnectionOutcome::NoHandles,
             Some(Ok(opened)) => opened,
             Some(Err(end)) => return end,
         };
-        let welcome = match self.meanwhile(welcome(&mut web)).await {
-            None => return End::Unwanted,
+        let welcome = match self.run_disconnected(receive_welcome(&mut socket)).await {
+            None => return ConnectionOutcome::NoHandles,
             Some(Ok(welcome)) => welcome,
             Some(Err(end)) => return end,
         };
-        self.here.send_replace(Some(Arc::new(Here { welcome: welcome.clone(), rendezvous })));
-        if self.tell.send(Heard::Here(welcome)).await.is_err() {
-            return End::Unwanted;
+        self.connected.send_replace(Some(Arc::new(ConnectedState {
+            welcome: welcome.clone(),
+            server: rendezvous,
+        })));
+        if self
+            .events
+            .send(ControlEvent::Connected(welcome))
+            .await
+            .is_err()
+        {
+            return ConnectionOutcome::NoHandles;
         }
-        let mut web = Duplex::new(web);
-        self.catch_up(&mut web);
-        self.talk(&mut web).await
+        let mut socket = DuplexSocket::new(socket);
+        self.resume_state(&mut socket);
+        self.exchange_messages(&mut socket).await
     }
 
-    async fn talk(&mut self, web: &mut Duplex) -> End {
-        let mut heard = Instant::now();
+    async fn exchange_messages(&mut self, socket: &mut DuplexSocket) -> ConnectionOutcome {
+        let mut last_received = Instant::now();
         loop {
-            let since = web.since();
-            let silent = since.map_or(heard, |since| since.min(heard)) + SILENCE;
+            let blocked_since = socket.blocked_since();
+            let silence_deadline = blocked_since
+                .map_or(last_received, |since| since.min(last_received))
+                + SILENCE_TIMEOUT;
             let done = tokio::select! {
-                order = next(&mut self.unsaid, &mut self.orders), if since.is_none() => match order {
-                    Some(order) => {
-                        self.obey(order, web);
+                order = next_command(&mut self.queued_commands, &mut self.commands), if blocked_since.is_none() => match order {
+                    Some(command) => {
+                        self.handle_command(command, socket);
                         Ok(())
                     }
                     None => {
-                        let _ = tokio::time::timeout(GRACE, web.close()).await; // it is over either way
-                        return End::Unwanted;
+                        let _ = tokio::time::timeout(RESPONSE_GRACE, socket.close()).await; // it is over either way
+                        return ConnectionOutcome::NoHandles;
                     }
                 },
-                event = web.next() => match event {
-                    Ok(Event::Sent) => Ok(()),
-                    Ok(Event::Heard(message)) => {
-                        heard = Instant::now();
-                        self.hear(message).await
+                event = socket.next_event() => match event {
+                    Ok(DuplexEvent::Sent) => Ok(()),
+                    Ok(DuplexEvent::Received(message)) => {
+                        last_received = Instant::now();
+                        self.handle_frame(message).await
                     }
-                    Err(error) => Err(End::Broken(error.to_string())),
+                    Err(error) => Err(ConnectionOutcome::Broken(error.to_string())),
                 },
-                () = tokio::time::sleep_until(silent.into()) => Err(End::Broken(match since {
+                () = tokio::time::sleep_until(silence_deadline.into()) => Err(ConnectionOutcome::Broken(match blocked_since {
                     Some(_) => "the rendezvous does not read".into(),
                     None => "the rendezvous is silent".into(),
                 })),
@@ -164,60 +200,67 @@ impl Keeper {
         }
     }
 
-    fn obey(&mut self, order: Order, web: &mut Duplex) {
-        match order {
-            Order::Say(said) => {
-                if let Said::HangUp { session } = &said {
+    fn handle_command(&mut self, command: ControlCommand, socket: &mut DuplexSocket) {
+        match command {
+            ControlCommand::Send(said) => {
+                if let WorkerMessage::HangUp { session } = &said {
                     self.sessions.remove(session);
                 }
-                web.send(text(&said));
+                socket.send(encode_message(&said));
             }
-            Order::Call(call) => {
-                let said = self.note(call);
-                web.send(text(&said));
+            ControlCommand::Call(call) => {
+                let message = self.register_call(call);
+                socket.send(encode_message(&message));
             }
-            Order::Carry(parcel) => web.send(Message::Binary(parcel.write())),
+            ControlCommand::Relay(parcel) => socket.send(Message::Binary(parcel.encode())),
         }
     }
 
     /// A call begins to wait. What is to be said.
-    fn note(&mut self, call: Call) -> Said {
-        self.last = self.last.wrapping_add(1);
-        let said = call.said(self.last);
-        self.calls.insert(self.last, call);
-        said
+    fn register_call(&mut self, call: UnansweredCall) -> WorkerMessage {
+        self.last_call = self.last_call.wrapping_add(1);
+        let message = call.to_message(self.last_call);
+        self.calls.insert(self.last_call, call);
+        message
     }
 
     /// Calls that wait are made again; what was not said is next. A call may have been granted while the last one broke; then there are two sessions, and the
     /// peer's older one comes to its end unused.
-    fn catch_up(&mut self, web: &mut Duplex) {
+    fn resume_state(&mut self, socket: &mut DuplexSocket) {
         self.give_up_late_calls();
-        self.calls.iter().for_each(|(number, call)| web.send(text(&call.said(*number))));
-        self.sessions.retain(|_, ear| !ear.words.is_closed());
+        self.calls
+            .iter()
+            .for_each(|(number, call)| socket.send(encode_message(&call.to_message(*number))));
+        self.sessions.retain(|_, inbox| !inbox.items.is_closed());
         for session in self.sessions.keys().copied() {
             // It says nothing new to the peer; a rendezvous that has started anew says that there is no such session.
-            web.send(text(&Said::Tell { session, word: Word::Has { pieces: 0 } }));
+            socket.send(encode_message(&WorkerMessage::Tell {
+                session,
+                word: SessionMessage::Has { pieces: 0 },
+            }));
         }
     }
 
     fn give_up_late_calls(&mut self) {
         let now = Instant::now();
-        let late = |call: &Call| call.until + GRACE <= now || call.answer.is_closed();
+        let late = |call: &UnansweredCall| {
+            call.deadline + RESPONSE_GRACE <= now || call.result_sender.is_closed()
+        };
         for (_, call) in self.calls.extract_if(|_, call| late(call)) {
-            let _ = call.answer.send(Err(CallError::Away)); // the caller may have gone
+            let _ = call.result_sender.send(Err(PeerCallError::Unreachable)); // the caller may have gone
         }
     }
 
-    async fn hear(&mut self, message: Option<Message>) -> Result<(), End> {
-        let broken = |why: &str| Err(End::Broken(why.to_owned()));
+    async fn handle_frame(&mut self, message: Option<Message>) -> Result<(), ConnectionOutcome> {
+        let broken = |why: &str| Err(ConnectionOutcome::Broken(why.to_owned()));
         match message {
             Some(Message::Text(text)) => match serde_json::from_str(&text) {
-                Ok(told) => self.told(told).await,
+                Ok(message) => self.handle_message(message).await,
                 Err(_) => Ok(()), // a newer rendezvous may know more words
             },
             Some(Message::Binary(frame)) => {
-                if let Some(parcel) = Parcel::read(&message::alone(frame)) {
-                    self.spoken(parcel.session, Spoken::Parcel(parcel));
+                if let Some(frame) = RelayedFrame::decode(&message::detach_small_frame(frame)) {
+                    self.deliver_item(frame.session, SessionItem::Frame(frame));
                 }
                 Ok(())
             }
@@ -226,120 +269,179 @@ impl Keeper {
         }
     }
 
-    async fn told(&mut self, told: Told) -> Result<(), End> {
+    async fn handle_message(&mut self, told: RendezvousMessage) -> Result<(), ConnectionOutcome> {
         match told {
-            Told::Granted(granted) => self.granted(granted).await,
-            Told::Refused { call, why } => {
+            RendezvousMessage::Granted(granted) => self.handle_grant(granted).await,
+            RendezvousMessage::Refused { call, why } => {
                 if let Some(call) = self.calls.remove(&call) {
-                    let _ = call.answer.send(Err(CallError::Refused(why))); // the caller may have gone
+                    let _ = call.result_sender.send(Err(PeerCallError::Refused(why))); // the caller may have gone
                 }
                 Ok(())
             }
-            Told::Tell { session, word } => {
-                self.spoken(session, Spoken::Word(word));
+            RendezvousMessage::Tell { session, word } => {
+                self.deliver_item(session, SessionItem::Message(word));
                 Ok(())
             }
-            Told::HungUp { session, .. } => {
+            RendezvousMessage::HungUp { session, .. } => {
                 self.sessions.remove(&session);
                 Ok(())
             }
-            Told::Report { from, report } => self.pass(Heard::Report { from, report }).await,
-            Told::Undelivered { to } => self.pass(Heard::Undelivered { to }).await,
-            Told::Bye { why } if why.is_final() => Err(End::Over(Over::Said(why))),
-            Told::Bye { why } => Err(End::Broken(why.to_string())),
-            Told::Welcome(_) => Ok(()),
+            RendezvousMessage::Report { from, report } => {
+                self.send_event(ControlEvent::Report { from, report }).await
+            }
+            RendezvousMessage::Undelivered { to } => {
+                self.send_event(ControlEvent::Undelivered { to }).await
+            }
+            RendezvousMessage::Bye { why } if why.is_final() => Err(ConnectionOutcome::Final(
+                ControlEnd::ClosedByRendezvous(why),
+            )),
+            RendezvousMessage::Bye { why } => Err(ConnectionOutcome::Broken(why.to_string())),
+            RendezvousMessage::Welcome(_) => Ok(()),
         }
     }
 
-    async fn granted(&mut self, granted: Granted) -> Result<(), End> {
-        let Some(orders) = self.own.upgrade() else { return Err(End::Unwanted) };
-        let (words, hearing) = mpsc::unbounded_channel();
-        let (_, until) = granted.grant(Instant::now());
-        self.sessions.insert(granted.session, Ear { words, heard: 0 });
+    async fn handle_grant(&mut self, granted: SessionGrant) -> Result<(), ConnectionOutcome> {
+        let Some(commands) = self.weak_commands.upgrade() else {
+            return Err(ConnectionOutcome::NoHandles);
+        };
+        let (items, received_items) = mpsc::unbounded_channel();
+        let (_, until) = granted.punch_grant(Instant::now());
+        self.sessions.insert(
+            granted.session,
+            SessionInbox {
+                items,
+                received_cost: 0,
+            },
+        );
         let number = granted.call;
-        let meeting = Meeting { granted, until, hello: None, words: hearing, orders };
+        let session = PeerSession {
+            grant: granted,
+            expires_at: until,
+            hello: None,
+            items: received_items,
+            commands,
+        };
         match number {
             Some(number) => {
                 if let Some(call) = self.calls.remove(&number) {
-                    let _ = call.answer.send(Ok(meeting)); // nobody waits: dropped, it hangs up
+                    let _ = call.result_sender.send(Ok(session)); // nobody waits: dropped, it hangs up
                 }
                 Ok(())
             }
-            None => self.pass(Heard::Called(meeting)).await,
+            None => self.send_event(ControlEvent::IncomingCall(session)).await,
         }
     }
 
-    fn spoken(&mut self, session: SessionText, spoken: Spoken) {
-        if let Some(ear) = self.sessions.get_mut(&session) {
-            ear.heard += spoken.cost();
-            if ear.words.send(spoken).is_err() || ear.heard >= MOST_OF_A_SESSION {
+    fn deliver_item(&mut self, session: SessionIdHex, spoken: SessionItem) {
+        if let Some(inbox) = self.sessions.get_mut(&session) {
+            inbox.received_cost += spoken.buffer_cost();
+            if inbox.items.send(spoken).is_err() || inbox.received_cost >= MAX_SESSION_BYTES {
                 self.sessions.remove(&session);
             }
         }
     }
 
-    async fn pass(&self, heard: Heard) -> Result<(), End> {
-        self.tell.send(heard).await.map_err(|_| End::Unwanted)
+    async fn send_event(&self, event: ControlEvent) -> Result<(), ConnectionOutcome> {
+        self.events
+            .send(event)
+            .await
+            .map_err(|_| ConnectionOutcome::NoHandles)
     }
 
     /// Everybody who waits is told.
-    async fn bury(mut self, over: Option<Over>) {
-        self.here.send_replace(None);
-        let error = over.clone().map_or(CallError::Closed, CallError::Over);
-        self.orders.close();
-        let waiting = self.calls.drain().map(|(_, call)| call.answer).collect::<Vec<_>>();
-        let mut answers = waiting;
-        while let Ok(order) = self.orders.try_recv() {
-            if let Order::Call(call) = order {
-                answers.push(call.answer);
+    async fn close_with_reason(mut self, reason: Option<ControlEnd>) {
+        self.connected.send_replace(None);
+        let error = reason
+            .clone()
+            .map_or(PeerCallError::Closed, PeerCallError::Ended);
+        self.commands.close();
+        let pending = self
+            .calls
+            .drain()
+            .map(|(_, call)| call.result_sender)
+            .collect::<Vec<_>>();
+        let mut result_senders = pending;
+        while let Ok(command) = self.commands.try_recv() {
+            if let ControlCommand::Call(call) = command {
+                result_senders.push(call.result_sender);
             }
         }
-        for answer in answers {
-            let _ = answer.send(Err(error.clone())); // the caller may have gone
+        for result_sender in result_senders {
+            let _ = result_sender.send(Err(error.clone())); // the caller may have gone
         }
-        if let Some(over) = over {
-            let _ = self.tell.send(Heard::Over(over)).await; // nobody may listen
+        if let Some(reason) = reason {
+            let _ = self.events.send(ControlEvent::Ended(reason)).await; // nobody may listen
         }
     }
 }
 
 /// What waited for a line comes first. It is taken when the line has room for it: one that breaks loses no more than it was given.
-async fn next(unsaid: &mut VecDeque<Order>, orders: &mut mpsc::UnboundedReceiver<Order>) -> Option<Order> {
-    match unsaid.pop_front() {
-        Some(order) => Some(order),
-        None => orders.recv().await,
+async fn next_command(
+    queued_commands: &mut VecDeque<ControlCommand>,
+    commands: &mut mpsc::UnboundedReceiver<ControlCommand>,
+) -> Option<ControlCommand> {
+    match queued_commands.pop_front() {
+        Some(command) => Some(command),
+        None => commands.recv().await,
     }
 }
 
-impl Call {
-    fn said(&self, call: u32) -> Said {
-        let left = self.until.saturating_duration_since(Instant::now()).as_millis();
+impl UnansweredCall {
+    fn to_message(&self, call: u32) -> WorkerMessage {
+        let left = self
+            .deadline
+            .saturating_duration_since(Instant::now())
+            .as_millis();
         let within = u32::try_from(left).unwrap_or(u32::MAX);
         let (peer, about, hello) = (self.peer.clone(), self.about.clone(), self.hello.clone());
-        Said::Call { call, peer, about, within, hello }
+        WorkerMessage::Call {
+            call,
+            peer,
+            about,
+            within,
+            hello,
+        }
     }
 }
 
-async fn open(settings: &Settings) -> Result<(Web, Reached), End> {
-    let dialled = dial(settings, websocket::LINE, &settings.ticket.0, websocket::for_own_line()).await;
+async fn open_socket(
+    settings: &ControlSettings,
+) -> Result<(WebSocket, ReachedServer), ConnectionOutcome> {
+    let dialled = dial(
+        settings,
+        websocket::CONTROL_PATH,
+        &settings.ticket.0,
+        websocket::control_client_config(),
+    )
+    .await;
     dialled.map_err(|error| {
         let text = error.to_string();
-        if error.is_final() { End::Over(Over::Ticket(text)) } else { End::Broken(text) }
+        if error.is_final() {
+            ConnectionOutcome::Final(ControlEnd::TicketRefused(text))
+        } else {
+            ConnectionOutcome::Broken(text)
+        }
     })
 }
 
-async fn welcome(web: &mut Web) -> Result<Welcome, End> {
-    let first = tokio::time::timeout(GRACE, web.next()).await;
+async fn receive_welcome(socket: &mut WebSocket) -> Result<ControlWelcome, ConnectionOutcome> {
+    let first = tokio::time::timeout(RESPONSE_GRACE, socket.next()).await;
     let Ok(Some(Ok(Message::Text(text)))) = first else {
-        return Err(End::Broken("the rendezvous says nothing".into()));
+        return Err(ConnectionOutcome::Broken(
+            "the rendezvous says nothing".into(),
+        ));
     };
     match serde_json::from_str(&text) {
-        Ok(Told::Welcome(welcome)) => Ok(welcome),
-        Ok(Told::Bye { why }) if why.is_final() => Err(End::Over(Over::Said(why))),
-        _ => Err(End::Broken("the rendezvous began with another word than welcome".into())),
+        Ok(RendezvousMessage::Welcome(welcome)) => Ok(welcome),
+        Ok(RendezvousMessage::Bye { why }) if why.is_final() => Err(ConnectionOutcome::Final(
+            ControlEnd::ClosedByRendezvous(why),
+        )),
+        _ => Err(ConnectionOutcome::Broken(
+            "the rendezvous began with another word than welcome".into(),
+        )),
     }
 }
 
-fn text(said: &Said) -> Message {
-    Message::text(serde_json::to_string(said).expect("messages have text keys only"))
+fn encode_message(message: &WorkerMessage) -> Message {
+    Message::text(serde_json::to_string(message).expect("messages have text keys only"))
 }

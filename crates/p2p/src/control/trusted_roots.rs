@@ -12,15 +12,19 @@ use rustls::{ClientConfig, RootCertStore};
 ///
 /// # Errors
 /// When there is no certificate in it, or the system has none.
-pub fn trust(pem: Option<&[u8]>) -> io::Result<Arc<ClientConfig>> {
+pub fn client_config(pem: Option<&[u8]>) -> io::Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     match pem {
         Some(pem) => {
             for certificate in CertificateDer::pem_slice_iter(pem) {
-                roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
+                roots
+                    .add(certificate.map_err(io::Error::other)?)
+                    .map_err(io::Error::other)?;
             }
         }
-        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+        None => {
+            drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs))
+        }
     }
     if roots.is_empty() {
         return Err(io::Error::new(

@@ -6,19 +6,31 @@ use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 
 /// A peer is told at most so many of each family: what the rendezvous sees needs room in the offer, too.
-const MOST: usize = 3;
+const MAX_ADDRESSES_PER_FAMILY: usize = 3;
 
 /// Addresses of devices that are up, without those that mean something else on every machine. `loopback`: with these.
 ///
 /// A machine whose devices cannot be listed has none; what the rendezvous sees may do.
-pub(super) fn own(loopback: bool) -> Vec<IpAddr> {
+pub(super) fn list_addresses(loopback: bool) -> Vec<IpAddr> {
     let devices = getifaddrs().into_iter().flatten();
-    let all: Vec<IpAddr> = devices.filter(is_up).filter_map(|device| address(&device)).collect();
-    let useful = all.into_iter().filter(|ip| if ip.is_loopback() { loopback } else { !is_of_link(*ip) });
+    let all: Vec<IpAddr> = devices
+        .filter(is_up)
+        .filter_map(|device| interface_address(&device))
+        .collect();
+    let useful = all.into_iter().filter(|ip| {
+        if ip.is_loopback() {
+            loopback
+        } else {
+            !is_link_local(*ip)
+        }
+    });
     let mut kept: Vec<IpAddr> = Vec::new();
     for ip in useful {
-        let of_family = kept.iter().filter(|other| other.is_ipv4() == ip.is_ipv4()).count();
-        if of_family < MOST && !kept.contains(&ip) {
+        let of_family = kept
+            .iter()
+            .filter(|other| other.is_ipv4() == ip.is_ipv4())
+            .count();
+        if of_family < MAX_ADDRESSES_PER_FAMILY && !kept.contains(&ip) {
             kept.push(ip);
         }
     }
@@ -29,13 +41,13 @@ fn is_up(device: &InterfaceAddress) -> bool {
     device.flags.contains(InterfaceFlags::IFF_UP)
 }
 
-fn address(device: &InterfaceAddress) -> Option<IpAddr> {
+fn interface_address(device: &InterfaceAddress) -> Option<IpAddr> {
     let address = device.address.as_ref()?;
     let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
     v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
 }
 
-fn is_of_link(ip: IpAddr) -> bool {
+fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
@@ -47,8 +59,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_there_when_it_is_asked_for() {
-        assert!(own(true).contains(&IpAddr::from([127, 0, 0, 1])));
-        assert!(own(false).iter().all(|ip| !ip.is_loopback() && !is_of_link(*ip)));
+    fn loopback_is_listed_on_request_only() {
+        assert!(list_addresses(true).contains(&IpAddr::from([127, 0, 0, 1])));
+        assert!(
+            list_addresses(false)
+                .iter()
+                .all(|ip| !ip.is_loopback() && !is_link_local(*ip))
+        );
     }
 }

@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::punch::Transport;
-use crate::punch::agent::Reason;
+use crate::punch::agent::PunchFailure;
 
 /// What is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SearchOutcome {
     /// It is not looked for: the line does for what the link has carried so far.
-    Unneeded,
+    NotNeeded,
     /// It is being looked for.
-    Looking,
+    Searching,
     /// There is a direct connection (path `punch`).
     Direct {
         /// Over what.
@@ -22,17 +22,17 @@ pub enum Verdict {
         /// The round trip, as the probes took it.
         round_trip: Option<Duration>,
         /// How long it took from the beginning.
-        after: Duration,
+        elapsed: Duration,
     },
     /// There is none; the relay carries the bytes (path `relay`).
-    Relayed(Why),
+    Relayed(RelayReason),
     /// There is none, and no relay.
-    Ended(Reason),
+    Failed(PunchFailure),
 }
 
 /// Why the relay it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Why {
+pub enum RelayReason {
     /// Nothing came of the peer in time.
     #[error("the peer has not said where it is: it may be older, or busy")]
     NoOffer,
@@ -40,7 +40,9 @@ pub enum Why {
     #[error("no direct way was looked for: this worker has no port for one")]
     NoPort,
     /// Nothing got through between the two, in neither direction.
-    #[error("no direct way to the peer was found: what stands between does not let one side's packets in")]
+    #[error(
+        "no direct way to the peer was found: what stands between does not let one side's packets in"
+    )]
     NoPath,
     /// The peer has given up.
     #[error("the peer has given up on a direct way")]

@@ -5,180 +5,205 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::punch::agent::{Message, State};
-use crate::punch::candidate::Key;
-use crate::punch::session::Session;
-use crate::punch::{Action, Agent, Event, Transport};
-use nearpath_wire::pair::Pair;
+use crate::punch::agent::{AgentState, PunchMessage};
+use crate::punch::candidate::PairKey;
+use crate::punch::session::PunchSession;
+use crate::punch::{AgentAction, AgentEvent, PunchAgent, Transport};
+use nearpath_wire::p2p_tls::PeerTlsConfig;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::local_ports::Ports;
-use super::observers::Observers;
-use super::outcome::{Verdict, Why};
-use super::settings::Settings;
-use super::sockets::Rim;
-use crate::migrate::{Arrivals, Direct};
+use super::local_ports::LocalPorts;
+use super::observers::ObserverSet;
+use super::outcome::{RelayReason, SearchOutcome};
+use super::settings::DriverSettings;
+use super::sockets::DriverSockets;
+use crate::migrate::{DirectConnection, DirectConnections};
 use crate::quic;
 
 /// Probes that wait while QUIC has the socket.
-const PASSED: usize = 32;
+const MAX_QUEUED_PROBES: usize = 32;
 /// Once there is a connection, the machine still answers for so long: the peer may not know yet.
-const AFTERCARE: Duration = Duration::from_secs(5);
+const SETTLE_GRACE: Duration = Duration::from_secs(5);
 
 /// What passes between the two agents, through the rendezvous: in order, and all of it.
 #[derive(Debug)]
-pub struct Line {
+pub struct SignalingChannel {
     /// For the peer.
-    pub tell: mpsc::UnboundedSender<Message>,
+    pub outgoing: mpsc::UnboundedSender<PunchMessage>,
     /// From the peer.
-    pub told: mpsc::UnboundedReceiver<Message>,
+    pub incoming: mpsc::UnboundedReceiver<PunchMessage>,
 }
 
 /// Two workers that were introduced to each other, as one of them sees it.
 #[derive(Debug)]
-pub struct Introduction {
+pub struct PeerIntroduction {
     /// What the rendezvous granted.
-    pub session: Session,
+    pub session: PunchSession,
     /// To the peer's agent.
-    pub line: Line,
+    pub signaling: SignalingChannel,
     /// Who tells how the ports are seen.
-    pub observers: Observers,
+    pub observers: ObserverSet,
     /// How the two prove who they are.
-    pub pair: Arc<Pair>,
+    pub pair: Arc<PeerTlsConfig>,
 }
 
 /// Runs one session's agent. It ends when the way that takes its arrivals needs no more of them.
 #[derive(Debug)]
-pub struct Driver {
-    agent: Agent,
-    rim: Rim,
-    line: Line,
-    pair: Arc<Pair>,
-    arrivals: mpsc::UnboundedSender<io::Result<Box<dyn Direct>>>,
-    verdict: watch::Sender<Verdict>,
-    handshakes: JoinSet<(Key, io::Result<quic::Stream>)>,
+pub struct PunchDriver {
+    agent: PunchAgent,
+    sockets: DriverSockets,
+    signaling: SignalingChannel,
+    pair: Arc<PeerTlsConfig>,
+    connections: mpsc::UnboundedSender<io::Result<Box<dyn DirectConnection>>>,
+    outcome: watch::Sender<SearchOutcome>,
+    handshakes: JoinSet<(PairKey, io::Result<quic::QuicDirectStream>)>,
     /// The pair that was nominated last.
-    used: Option<Key>,
-    begun: Instant,
-    wake: Option<Instant>,
+    nominated: Option<PairKey>,
+    started_at: Instant,
+    wake_at: Option<Instant>,
     /// When there is nothing left to do.
-    until: Option<Instant>,
-    offered: bool,
+    stop_at: Option<Instant>,
+    peer_offered: bool,
     peer_gave_up: bool,
     /// The relay is allowed, and there is no port to look from.
-    hopeless: bool,
+    has_no_port: bool,
 }
 
 /// What comes of a driver.
 #[derive(Debug)]
-pub(super) struct Outlet {
-    pub(super) arrivals: mpsc::UnboundedSender<io::Result<Box<dyn Direct>>>,
-    pub(super) verdict: watch::Sender<Verdict>,
+pub(super) struct DriverOutputs {
+    pub(super) connections: mpsc::UnboundedSender<io::Result<Box<dyn DirectConnection>>>,
+    pub(super) outcome: watch::Sender<SearchOutcome>,
 }
 
-impl Outlet {
-    pub(super) fn new(verdict: Verdict) -> (Self, Arrivals, watch::Receiver<Verdict>) {
-        let (arrivals, arriving) = mpsc::unbounded_channel();
-        let (verdict, known) = watch::channel(verdict);
-        (Self { arrivals, verdict }, arriving, known)
+impl DriverOutputs {
+    pub(super) fn new(
+        outcome: SearchOutcome,
+    ) -> (Self, DirectConnections, watch::Receiver<SearchOutcome>) {
+        let (connections, received_connections) = mpsc::unbounded_channel();
+        let (outcome, outcome_receiver) = watch::channel(outcome);
+        (
+            Self {
+                connections,
+                outcome,
+            },
+            received_connections,
+            outcome_receiver,
+        )
     }
 }
 
 /// What comes next.
-enum Next {
-    Event(Event),
-    Handshake(Key, io::Result<quic::Stream>),
+enum DriverStep {
+    Event(AgentEvent),
+    Handshake(PairKey, io::Result<quic::QuicDirectStream>),
     End,
 }
 
-impl Driver {
+impl PunchDriver {
     /// A driver on these ports; what comes of it; and what is known of it.
     ///
     /// # Errors
     /// When the process has too many files open.
     pub fn new(
-        ports: Ports,
-        introduction: Introduction,
-        settings: Settings,
-    ) -> io::Result<(Self, Arrivals, watch::Receiver<Verdict>)> {
-        let (outlet, arrivals, verdict) = Outlet::new(Verdict::Looking);
-        Ok((Self::with(outlet, ports, introduction, settings)?, arrivals, verdict))
+        ports: LocalPorts,
+        introduction: PeerIntroduction,
+        settings: DriverSettings,
+    ) -> io::Result<(Self, DirectConnections, watch::Receiver<SearchOutcome>)> {
+        let (outputs, connections, outcome) = DriverOutputs::new(SearchOutcome::Searching);
+        Ok((
+            Self::with(outputs, ports, introduction, settings)?,
+            connections,
+            outcome,
+        ))
     }
 
     pub(super) fn with(
-        outlet: Outlet,
-        ports: Ports,
-        introduction: Introduction,
-        settings: Settings,
+        outputs: DriverOutputs,
+        ports: LocalPorts,
+        introduction: PeerIntroduction,
+        settings: DriverSettings,
     ) -> io::Result<Self> {
         let now = Instant::now();
-        let hopeless = settings.agent.relay && ports.is_empty();
-        let Introduction { session, line, observers, pair } = introduction;
-        let rim = Rim::new(ports, &observers, settings.loopback, now)?;
-        let agent = Agent::new(session, settings.agent, nonce()?, now);
-        let (wake, until, used, handshakes) = (None, None, None, JoinSet::new());
-        let (offered, peer_gave_up) = (false, false);
-        let Outlet { arrivals, verdict } = outlet;
+        let has_no_port = settings.agent.allow_relay && ports.is_empty();
+        let PeerIntroduction {
+            session,
+            signaling: line,
+            observers,
+            pair,
+        } = introduction;
+        let sockets = DriverSockets::new(ports, &observers, settings.loopback, now)?;
+        let agent = PunchAgent::new(session, settings.agent, random_nonce()?, now);
+        let (wake_at, stop_at, nominated, handshakes) = (None, None, None, JoinSet::new());
+        let (peer_offered, peer_gave_up) = (false, false);
+        let DriverOutputs {
+            connections: arrivals,
+            outcome: verdict,
+        } = outputs;
         Ok(Self {
             agent,
-            rim,
-            line,
+            sockets,
+            signaling: line,
             pair,
-            arrivals,
-            verdict,
+            connections: arrivals,
+            outcome: verdict,
             handshakes,
-            used,
-            begun: now,
-            wake,
-            until,
-            offered,
+            nominated,
+            started_at: now,
+            wake_at,
+            stop_at,
+            peer_offered,
             peer_gave_up,
-            hopeless,
+            has_no_port,
         })
     }
 
     /// Runs to the end, when the peer has said this before.
-    pub(super) async fn go_on(mut self, said: Message) {
-        self.take(Event::Told(said)).await;
+    pub(super) async fn run_after_message(mut self, message: PunchMessage) {
+        self.handle_event(AgentEvent::PeerMessage(message)).await;
         self.run().await;
     }
 
     /// Runs to the end.
     pub async fn run(mut self) {
-        if self.hopeless {
-            let _ = self.line.tell.send(Message::Relay); // the peer need not look either; if it does not hear it, it looks in vain
-            self.verdict.send_replace(Verdict::Relayed(Why::NoPort));
+        if self.has_no_port {
+            let _ = self.signaling.outgoing.send(PunchMessage::FallBack); // the peer need not look either; if it does not hear it, it looks in vain
+            self.outcome
+                .send_replace(SearchOutcome::Relayed(RelayReason::NoPort));
             return;
         }
         loop {
-            match self.next().await {
-                Next::Event(event) => self.take(event).await,
-                Next::Handshake(key, made) => self.shaken(key, made),
-                Next::End => return,
+            match self.next_step().await {
+                DriverStep::Event(event) => self.handle_event(event).await,
+                DriverStep::Handshake(key, made) => self.finish_handshake(key, made),
+                DriverStep::End => return,
             }
         }
     }
 
-    async fn take(&mut self, event: Event) {
+    async fn handle_event(&mut self, event: AgentEvent) {
         let now = Instant::now();
-        self.wake = self.wake.filter(|at| *at > now);
-        self.rim.ask(now);
-        self.note(&event);
-        for action in self.agent.take(event, now) {
-            self.act(action).await;
+        self.wake_at = self.wake_at.filter(|at| *at > now);
+        self.sockets.send_requests(now);
+        self.note_message(&event);
+        for action in self.agent.handle_event(event, now) {
+            self.perform(action).await;
         }
-        self.conclude();
+        self.conclude_if_relayed();
     }
 
-    async fn next(&mut self) -> Next {
+    async fn next_step(&mut self) -> DriverStep {
         // The peer may be through with a handshake, and move: it ends by itself.
-        let until = self.until.filter(|_| self.handshakes.is_empty());
-        let at = [self.wake, self.rim.next_ask(), until].into_iter().flatten().min();
-        let over = until.is_some_and(|until| until <= Instant::now());
-        if over {
-            return Next::End;
+        let stop_at = self.stop_at.filter(|_| self.handshakes.is_empty());
+        let at = [self.wake_at, self.sockets.next_request_at(), stop_at]
+            .into_iter()
+            .flatten()
+            .min();
+        let is_over = stop_at.is_some_and(|until| until <= Instant::now());
+        if is_over {
+            return DriverStep::End;
         }
         let timer = async move {
             match at {
@@ -187,112 +212,130 @@ impl Driver {
             }
         };
         tokio::select! {
-            () = self.arrivals.closed() => Next::End,
-            Some(message) = self.line.told.recv() => Next::Event(Event::Told(message)),
-            Some(Ok((key, made))) = self.handshakes.join_next() => Next::Handshake(key, made),
-            event = poll_fn(|cx| self.rim.poll(cx)) => Next::Event(event),
-            () = timer => Next::Event(Event::Tick),
+            () = self.connections.closed() => DriverStep::End,
+            Some(message) = self.signaling.incoming.recv() => DriverStep::Event(AgentEvent::PeerMessage(message)),
+            Some(Ok((key, made))) = self.handshakes.join_next() => DriverStep::Handshake(key, made),
+            event = poll_fn(|cx| self.sockets.poll(cx)) => DriverStep::Event(event),
+            () = timer => DriverStep::Event(AgentEvent::Tick),
         }
     }
 
-    async fn act(&mut self, action: Action) {
+    async fn perform(&mut self, action: AgentAction) {
         match action {
             // Without a line the peer hears nothing more of us; what there is goes on.
-            Action::Tell(message) => drop(self.line.tell.send(message)),
-            Action::Send { key, bytes } => self.rim.datagrams.send(key.base, key.remote, &bytes),
-            Action::Listen { base } => {
-                if let Err(error) = self.rim.streams.listen(base) {
+            AgentAction::Signal(message) => drop(self.signaling.outgoing.send(message)),
+            AgentAction::Send { key, bytes } => {
+                self.sockets.datagrams.send(key.base, key.remote, &bytes)
+            }
+            AgentAction::Listen { base } => {
+                if let Err(error) = self.sockets.streams.listen(base) {
                     tracing::debug!(%base, %error, "connections are not accepted");
                 }
             }
-            Action::Dial { key, patience } => self.rim.streams.dial(key, patience),
-            Action::Write { key, bytes } => self.rim.streams.write(key, &bytes),
-            Action::Close(key) => self.rim.streams.close(key),
-            Action::Use(key) => self.use_pair(key).await,
-            Action::UseRelay => (), // the way is there already
-            Action::Wake { at } => self.wake = Some(at),
-            Action::GiveUp(reason) => {
-                let _ = self.arrivals.send(Err(io::Error::new(io::ErrorKind::NotConnected, reason)));
-                self.verdict.send_replace(Verdict::Ended(reason));
-                self.until = Some(Instant::now());
+            AgentAction::Dial {
+                key,
+                timeout: patience,
+            } => self.sockets.streams.dial(key, patience),
+            AgentAction::Write { key, bytes } => self.sockets.streams.write(key, &bytes),
+            AgentAction::Close(key) => self.sockets.streams.close(key),
+            AgentAction::UsePair(key) => self.use_pair(key).await,
+            AgentAction::UseRelay => (), // the way is there already
+            AgentAction::Wake { at } => self.wake_at = Some(at),
+            AgentAction::GiveUp(reason) => {
+                let _ = self
+                    .connections
+                    .send(Err(io::Error::new(io::ErrorKind::NotConnected, reason)));
+                self.outcome.send_replace(SearchOutcome::Failed(reason));
+                self.stop_at = Some(Instant::now());
             }
         }
     }
 
-    async fn use_pair(&mut self, key: Key) {
-        self.used = Some(key);
-        if matches!(*self.verdict.borrow(), Verdict::Direct { .. }) {
+    async fn use_pair(&mut self, key: PairKey) {
+        self.nominated = Some(key);
+        if matches!(*self.outcome.borrow(), SearchOutcome::Direct { .. }) {
             // The leader has given up the one that this side has: it moves to another one, or not at all.
-            let another = io::Error::new(io::ErrorKind::ConnectionAborted, "the leader has nominated another pair");
-            let _ = self.arrivals.send(Err(another)); // nobody there: the next turn ends
+            let another = io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "the leader has nominated another pair",
+            );
+            let _ = self.connections.send(Err(another)); // nobody there: the next turn ends
         }
         match key.transport {
-            Transport::Tcp => match self.rim.streams.give(key).await {
-                Ok(stream) => self.arrived(key, Box::new(stream)),
-                Err(error) => self.unusable(error),
+            Transport::Tcp => match self.sockets.streams.take_stream(key).await {
+                Ok(stream) => self.publish_direct(key, Box::new(stream)),
+                Err(error) => self.report_unusable(error),
             },
             Transport::Udp => {
-                let (probes, passed) = mpsc::channel(PASSED);
+                let (probes, diverted) = mpsc::channel(MAX_QUEUED_PROBES);
                 let (role, pair) = (self.agent.role(), Arc::clone(&self.pair));
-                match self.rim.datagrams.give(key.base, passed) {
+                match self.sockets.datagrams.hand_over(key.base, diverted) {
                     Ok(socket) => {
-                        let made = quic::open(socket, probes, key.remote, role, pair);
-                        self.handshakes.spawn(async move { (key, made.await) });
+                        let result = quic::open_stream(socket, probes, key.remote, role, pair);
+                        self.handshakes.spawn(async move { (key, result.await) });
                     }
-                    Err(error) => self.unusable(error),
+                    Err(error) => self.report_unusable(error),
                 }
             }
         }
     }
 
-    fn shaken(&mut self, key: Key, made: io::Result<quic::Stream>) {
-        match made {
-            _ if self.used != Some(key) => (), // the leader has given it up
-            Ok(stream) => self.arrived(key, Box::new(stream)),
-            Err(error) => self.unusable(error),
+    fn finish_handshake(&mut self, key: PairKey, result: io::Result<quic::QuicDirectStream>) {
+        match result {
+            _ if self.nominated != Some(key) => (), // the leader has given it up
+            Ok(stream) => self.publish_direct(key, Box::new(stream)),
+            Err(error) => self.report_unusable(error),
         }
     }
 
-    fn arrived(&mut self, key: Key, direct: Box<dyn Direct>) {
+    fn publish_direct(&mut self, key: PairKey, direct: Box<dyn DirectConnection>) {
         let (now, round_trip) = (Instant::now(), self.agent.round_trip(&key));
-        let (transport, remote, after) = (key.transport, key.remote, now - self.begun);
-        self.verdict.send_replace(Verdict::Direct { transport, remote, round_trip, after });
-        let _ = self.arrivals.send(Ok(direct)); // nobody there: the next turn ends
-        self.until = Some(now + AFTERCARE);
+        let (transport, remote, elapsed) = (key.transport, key.remote, now - self.started_at);
+        self.outcome.send_replace(SearchOutcome::Direct {
+            transport,
+            remote,
+            round_trip,
+            elapsed,
+        });
+        let _ = self.connections.send(Ok(direct)); // nobody there: the next turn ends
+        self.stop_at = Some(now + SETTLE_GRACE);
     }
 
-    fn unusable(&mut self, error: io::Error) {
+    fn report_unusable(&mut self, error: io::Error) {
         tracing::debug!(%error, "a direct way was found and cannot be used");
-        let _ = self.arrivals.send(Err(error));
-        self.verdict.send_replace(Verdict::Relayed(Why::Unusable));
-        self.until = Some(Instant::now() + AFTERCARE);
+        let _ = self.connections.send(Err(error));
+        self.outcome
+            .send_replace(SearchOutcome::Relayed(RelayReason::Unusable));
+        self.stop_at = Some(Instant::now() + SETTLE_GRACE);
     }
 
-    fn note(&mut self, event: &Event) {
+    fn note_message(&mut self, event: &AgentEvent) {
         match event {
-            Event::Told(Message::Offer(_)) => self.offered = true,
-            Event::Told(Message::Relay) => self.peer_gave_up = true,
+            AgentEvent::PeerMessage(PunchMessage::Offer(_)) => self.peer_offered = true,
+            AgentEvent::PeerMessage(PunchMessage::FallBack) => self.peer_gave_up = true,
             _ => (),
         }
     }
 
     /// Once the machine has settled for the relay, there is nothing more to do.
-    fn conclude(&mut self) {
-        if self.agent.state() != State::Relayed {
+    fn conclude_if_relayed(&mut self) {
+        if self.agent.state() != AgentState::Relayed {
             return;
         }
-        let why = match () {
-            () if self.peer_gave_up => Why::PeerGaveUp,
-            () if !self.offered => Why::NoOffer,
-            () => Why::NoPath,
+        let reason = match () {
+            () if self.peer_gave_up => RelayReason::PeerGaveUp,
+            () if !self.peer_offered => RelayReason::NoOffer,
+            () => RelayReason::NoPath,
         };
-        self.verdict.send_replace(Verdict::Relayed(why));
-        self.until = Some(Instant::now());
+        self.outcome.send_replace(SearchOutcome::Relayed(reason));
+        self.stop_at = Some(Instant::now());
     }
 }
 
-fn nonce() -> io::Result<u64> {
+fn random_nonce() -> io::Result<u64> {
     let mut bytes = [0; 8];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("the system has no random numbers"))?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| io::Error::other("the system has no random numbers"))?;
     Ok(u64::from_le_bytes(bytes))
 }

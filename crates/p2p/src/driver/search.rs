@@ -5,106 +5,142 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::punch::agent::Message;
+use crate::punch::agent::PunchMessage;
 use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 
-use super::local_ports::Ports;
-use super::outcome::{Verdict, Why};
-use super::run::{Driver, Introduction, Outlet};
-use super::settings::Settings;
-use crate::migrate::Arrivals;
+use super::local_ports::LocalPorts;
+use super::outcome::{RelayReason, SearchOutcome};
+use super::run::{DriverOutputs, PeerIntroduction, PunchDriver};
+use super::settings::DriverSettings;
+use crate::migrate::DirectConnections;
 
 /// When a direct connection is looked for, and from which ports.
-pub enum Search {
+pub enum SearchPlan {
     /// From the beginning.
-    AtOnce(Ports),
+    Immediately(LocalPorts),
     /// When the link turns out not to be short: it has carried half of what a line takes of a link's bytes
     /// (`contract/way.md`, 256 KiB), or the peer looks, or it has been there for so long. Looking costs both sides more than a
     /// short link does altogether. It is for links that may use the relay.
-    WhenWorth {
+    OnDemand {
         /// Ready when it may begin.
-        ports: BoxFuture<'static, io::Result<Ports>>,
+        ports: BoxFuture<'static, io::Result<LocalPorts>>,
         /// Short links are over within.
-        lasts: Duration,
+        short_link_age: Duration,
     },
 }
 
-impl From<Ports> for Search {
-    fn from(ports: Ports) -> Self {
-        Self::AtOnce(ports)
+impl From<LocalPorts> for SearchPlan {
+    fn from(ports: LocalPorts) -> Self {
+        Self::Immediately(ports)
     }
 }
 
-impl fmt::Debug for Search {
+impl fmt::Debug for SearchPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AtOnce(ports) => f.debug_tuple("AtOnce").field(ports).finish(),
-            Self::WhenWorth { lasts, .. } => f.debug_struct("WhenWorth").field("lasts", lasts).finish_non_exhaustive(),
+            Self::Immediately(ports) => f.debug_tuple("AtOnce").field(ports).finish(),
+            Self::OnDemand {
+                short_link_age: lasts,
+                ..
+            } => f
+                .debug_struct("WhenWorth")
+                .field("lasts", lasts)
+                .finish_non_exhaustive(),
         }
     }
 }
 
 /// A search, as who waits for it sees it. Dropped, it ends.
 #[derive(Debug)]
-pub(crate) struct Searching {
-    pub(crate) arrivals: Arrivals,
-    pub(crate) verdict: watch::Receiver<Verdict>,
+pub(crate) struct RunningSearch {
+    pub(crate) connections: DirectConnections,
+    pub(crate) outcome: watch::Receiver<SearchOutcome>,
     /// Begins it, after so long if not before; none: it has begun.
-    pub(crate) begin: Option<(Arc<Notify>, Duration)>,
+    pub(crate) trigger: Option<(Arc<Notify>, Duration)>,
 }
 
-impl Search {
+impl SearchPlan {
     /// Begins, or waits for the moment to.
     ///
     /// # Errors
     /// When the process has too many files open, and it is to begin at once.
-    pub(crate) fn start(self, introduction: Introduction, settings: Settings) -> io::Result<Searching> {
+    pub(crate) fn start(
+        self,
+        introduction: PeerIntroduction,
+        settings: DriverSettings,
+    ) -> io::Result<RunningSearch> {
         match self {
-            Self::AtOnce(ports) => {
-                let (driver, arrivals, verdict) = Driver::new(ports, introduction, settings)?;
+            Self::Immediately(ports) => {
+                let (driver, connections, outcome) =
+                    PunchDriver::new(ports, introduction, settings)?;
                 tokio::spawn(driver.run());
-                Ok(Searching { arrivals, verdict, begin: None })
+                Ok(RunningSearch {
+                    connections,
+                    outcome,
+                    trigger: None,
+                })
             }
-            Self::WhenWorth { ports, lasts } => {
-                let (outlet, arrivals, verdict) = Outlet::new(Verdict::Unneeded);
-                let begin = Arc::new(Notify::new());
-                tokio::spawn(later(ports, begin.clone(), introduction, settings, outlet));
-                Ok(Searching { arrivals, verdict, begin: Some((begin, lasts)) })
+            Self::OnDemand {
+                ports,
+                short_link_age: lasts,
+            } => {
+                let (outputs, connections, outcome) = DriverOutputs::new(SearchOutcome::NotNeeded);
+                let trigger = Arc::new(Notify::new());
+                tokio::spawn(search_on_demand(
+                    ports,
+                    trigger.clone(),
+                    introduction,
+                    settings,
+                    outputs,
+                ));
+                Ok(RunningSearch {
+                    connections,
+                    outcome,
+                    trigger: Some((trigger, lasts)),
+                })
             }
         }
     }
 }
 
-async fn later(
-    ports: BoxFuture<'static, io::Result<Ports>>,
-    begin: Arc<Notify>,
-    mut introduction: Introduction,
-    settings: Settings,
-    outlet: Outlet,
+async fn search_on_demand(
+    ports: BoxFuture<'static, io::Result<LocalPorts>>,
+    trigger: Arc<Notify>,
+    mut introduction: PeerIntroduction,
+    settings: DriverSettings,
+    outputs: DriverOutputs,
 ) {
     let first = tokio::select! {
-        () = outlet.arrivals.closed() => return,
-        () = begin.notified() => None,
-        Some(message) = introduction.line.told.recv() => Some(message),
+        () = outputs.connections.closed() => return,
+        () = trigger.notified() => None,
+        Some(message) = introduction.signaling.incoming.recv() => Some(message),
     };
-    if first == Some(Message::Relay) {
-        outlet.verdict.send_replace(Verdict::Relayed(Why::PeerGaveUp));
+    if first == Some(PunchMessage::FallBack) {
+        outputs
+            .outcome
+            .send_replace(SearchOutcome::Relayed(RelayReason::PeerGaveUp));
         return;
     }
-    outlet.verdict.send_replace(Verdict::Looking);
+    outputs.outcome.send_replace(SearchOutcome::Searching);
     let ports = tokio::select! {
-        () = outlet.arrivals.closed() => return,
+        () = outputs.connections.closed() => return,
         ports = ports => ports,
     };
-    let (tell, verdict) = (introduction.line.tell.clone(), outlet.verdict.clone());
-    match (ports.and_then(|ports| Driver::with(outlet, ports, introduction, settings)), first) {
-        (Ok(driver), Some(said)) => driver.go_on(said).await,
+    let (signaling_sender, outcome) = (
+        introduction.signaling.outgoing.clone(),
+        outputs.outcome.clone(),
+    );
+    match (
+        ports.and_then(|ports| PunchDriver::with(outputs, ports, introduction, settings)),
+        first,
+    ) {
+        (Ok(driver), Some(message)) => driver.run_after_message(message).await,
         (Ok(driver), None) => driver.run().await,
         (Err(error), _) => {
             tracing::debug!(%error, "a direct way cannot be looked for");
-            let _ = tell.send(Message::Relay); // the peer need not look either; if it does not hear it, it looks in vain
-            verdict.send_replace(Verdict::Relayed(Why::NoPort));
+            let _ = signaling_sender.send(PunchMessage::FallBack); // the peer need not look either; if it does not hear it, it looks in vain
+            outcome.send_replace(SearchOutcome::Relayed(RelayReason::NoPort));
         }
     }
 }

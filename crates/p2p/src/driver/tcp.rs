@@ -8,9 +8,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use crate::punch::candidate::Key;
-use crate::punch::probe::SIZE;
-use crate::punch::{Event, Transport};
+use crate::punch::candidate::PairKey;
+use crate::punch::probe::PROBE_BYTES;
+use crate::punch::{AgentEvent, Transport};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
@@ -18,40 +18,47 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::local_ports;
 
 /// Connections that the kernel keeps until they are accepted.
-const BACKLOG: u32 = 16;
+const LISTEN_BACKLOG: u32 = 16;
 /// The last probe has so long to be written.
-const LAST_WRITE: Duration = Duration::from_secs(2);
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Streams {
+pub(super) struct TcpStreams {
     /// They keep the ports.
     bound: Vec<(SocketAddr, OwnedFd)>,
     listeners: Vec<(SocketAddr, TcpListener)>,
-    dials: JoinSet<(Key, io::Result<TcpStream>)>,
-    dialling: HashMap<Key, AbortHandle>,
-    open: VecDeque<Connection>,
-    events: VecDeque<Event>,
+    dials: JoinSet<(PairKey, io::Result<TcpStream>)>,
+    dial_handles: HashMap<PairKey, AbortHandle>,
+    open: VecDeque<ProbedConnection>,
+    events: VecDeque<AgentEvent>,
 }
 
 /// A connection of which only probes are read, one at a time.
 #[derive(Debug)]
-struct Connection {
-    key: Key,
+struct ProbedConnection {
+    key: PairKey,
     stream: TcpStream,
-    piece: [u8; SIZE],
+    probe: [u8; PROBE_BYTES],
     filled: usize,
-    out: Vec<u8>,
+    outgoing: Vec<u8>,
 }
 
-impl Streams {
+impl TcpStreams {
     pub(super) fn new(bound: Vec<(SocketAddr, OwnedFd)>) -> Self {
-        let (listeners, dialling, open, events) = Default::default();
-        Self { bound, listeners, dials: JoinSet::new(), dialling, open, events }
+        let (listeners, dial_handles, open, events) = Default::default();
+        Self {
+            bound,
+            listeners,
+            dials: JoinSet::new(),
+            dial_handles: dial_handles,
+            open,
+            events,
+        }
     }
 
     /// The next event.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+    pub(super) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<AgentEvent> {
         if let Some(event) = self.events.pop_front() {
             return Poll::Ready(event);
         }
@@ -64,27 +71,31 @@ impl Streams {
         self.poll_open(cx)
     }
 
-    fn poll_dials(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+    fn poll_dials(&mut self, cx: &mut Context<'_>) -> Poll<AgentEvent> {
         while let Some(done) = ready!(self.dials.poll_join_next(cx)) {
             let Ok((key, dialled)) = done else { continue }; // it was broken off
-            self.dialling.remove(&key);
-            match dialled.and_then(|stream| self.opened(key, stream)) {
+            self.dial_handles.remove(&key);
+            match dialled.and_then(|stream| self.add_connection(key, stream)) {
                 Ok(event) => return Poll::Ready(event),
                 Err(_) if self.is_open(&key) => (), // the peer's dial came first: it is the same connection
                 Err(error) => {
                     tracing::trace!(?key, %error, "a dial came to nothing");
-                    return Poll::Ready(Event::Ended(key));
+                    return Poll::Ready(AgentEvent::Disconnected(key));
                 }
             }
         }
         Poll::Pending
     }
 
-    fn poll_listeners(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+    fn poll_listeners(&mut self, cx: &mut Context<'_>) -> Poll<AgentEvent> {
         for at in 0..self.listeners.len() {
             while let Poll::Ready(Ok((stream, remote))) = self.listeners[at].1.poll_accept(cx) {
-                let key = Key { transport: Transport::Tcp, base: self.listeners[at].0, remote };
-                match self.opened(key, stream) {
+                let key = PairKey {
+                    transport: Transport::Tcp,
+                    base: self.listeners[at].0,
+                    remote,
+                };
+                match self.add_connection(key, stream) {
                     Ok(event) => return Poll::Ready(event),
                     Err(error) => tracing::debug!(?key, %error, "a connection ended as it began"),
                 }
@@ -93,37 +104,50 @@ impl Streams {
         Poll::Pending
     }
 
-    fn opened(&mut self, key: Key, stream: TcpStream) -> io::Result<Event> {
-        local_ports::prepare(&stream)?;
-        let was = self.open.len();
+    fn add_connection(&mut self, key: PairKey, stream: TcpStream) -> io::Result<AgentEvent> {
+        local_ports::prepare_stream(&stream)?;
+        let count_before = self.open.len();
         self.open.retain(|connection| connection.key != key); // the peer has ended it and begun anew, before it was looked at here
-        let ended = self.open.len() < was;
-        self.open.push_back(Connection { key, stream, piece: [0; SIZE], filled: 0, out: Vec::new() });
+        let ended = self.open.len() < count_before;
+        self.open.push_back(ProbedConnection {
+            key,
+            stream,
+            probe: [0; PROBE_BYTES],
+            filled: 0,
+            outgoing: Vec::new(),
+        });
         if !ended {
-            return Ok(Event::Connected(key));
+            return Ok(AgentEvent::Connected(key));
         }
-        self.events.push_back(Event::Connected(key));
-        Ok(Event::Ended(key))
+        self.events.push_back(AgentEvent::Connected(key));
+        Ok(AgentEvent::Disconnected(key))
     }
 
-    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<AgentEvent> {
         for _ in 0..self.open.len() {
             self.open.rotate_left(1);
-            let Some(connection) = self.open.front_mut() else { break };
-            match connection.poll(cx) {
+            let Some(connection) = self.open.front_mut() else {
+                break;
+            };
+            match connection.poll_probe(cx) {
                 Poll::Pending => (),
-                Poll::Ready(Ok(bytes)) => return Poll::Ready(Event::Read { key: connection.key, bytes }),
+                Poll::Ready(Ok(bytes)) => {
+                    return Poll::Ready(AgentEvent::Read {
+                        key: connection.key,
+                        bytes,
+                    });
+                }
                 Poll::Ready(Err(_)) => {
                     let key = connection.key;
                     self.open.pop_front();
-                    return Poll::Ready(Event::Ended(key));
+                    return Poll::Ready(AgentEvent::Disconnected(key));
                 }
             }
         }
         Poll::Pending
     }
 
-    fn is_open(&self, key: &Key) -> bool {
+    fn is_open(&self, key: &PairKey) -> bool {
         self.open.iter().any(|connection| connection.key == *key)
     }
 
@@ -132,60 +156,78 @@ impl Streams {
         if !self.bound.iter().any(|(bound, _)| *bound == base) {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }
-        let listener = TcpSocket::from_std_stream(local_ports::another(base)?).listen(BACKLOG)?;
+        let listener =
+            TcpSocket::from_std_stream(local_ports::open_on_port(base)?).listen(LISTEN_BACKLOG)?;
         self.listeners.push((base, listener));
         Ok(())
     }
 
     /// Dials from a port of ours.
-    pub(super) fn dial(&mut self, key: Key, patience: Duration) {
+    pub(super) fn dial(&mut self, key: PairKey, timeout: Duration) {
         let dial = async move {
-            let socket = TcpSocket::from_std_stream(local_ports::another(key.base)?);
-            tokio::time::timeout(patience, socket.connect(key.remote)).await?
+            let socket = TcpSocket::from_std_stream(local_ports::open_on_port(key.base)?);
+            tokio::time::timeout(timeout, socket.connect(key.remote)).await?
         };
         let handle = self.dials.spawn(async move { (key, dial.await) });
-        self.dialling.insert(key, handle);
+        self.dial_handles.insert(key, handle);
     }
 
     /// Writes a probe, after those that were not written yet.
-    pub(super) fn write(&mut self, key: Key, bytes: &[u8]) {
-        let Some(connection) = self.open.iter_mut().find(|connection| connection.key == key) else { return };
-        connection.out.extend_from_slice(bytes);
+    pub(super) fn write(&mut self, key: PairKey, bytes: &[u8]) {
+        let Some(connection) = self
+            .open
+            .iter_mut()
+            .find(|connection| connection.key == key)
+        else {
+            return;
+        };
+        connection.outgoing.extend_from_slice(bytes);
     }
 
-    pub(super) fn close(&mut self, key: Key) {
+    pub(super) fn close(&mut self, key: PairKey) {
         self.open.retain(|connection| connection.key != key);
-        if let Some(dial) = self.dialling.remove(&key) {
+        if let Some(dial) = self.dial_handles.remove(&key) {
             dial.abort();
         }
     }
 
     /// Gives a connection away, after what is still to be written on it.
-    pub(super) async fn give(&mut self, key: Key) -> io::Result<TcpStream> {
-        let at = self.open.iter().position(|connection| connection.key == key);
-        let connection = at.and_then(|at| self.open.remove(at)).ok_or(io::ErrorKind::NotConnected)?;
-        let Connection { mut stream, filled: 0, out, .. } = connection else {
+    pub(super) async fn take_stream(&mut self, key: PairKey) -> io::Result<TcpStream> {
+        let at = self
+            .open
+            .iter()
+            .position(|connection| connection.key == key);
+        let connection = at
+            .and_then(|at| self.open.remove(at))
+            .ok_or(io::ErrorKind::NotConnected)?;
+        let ProbedConnection {
+            mut stream,
+            filled: 0,
+            outgoing: out,
+            ..
+        } = connection
+        else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "half a probe came before the last one was answered",
             ));
         };
-        tokio::time::timeout(LAST_WRITE, stream.write_all(&out)).await??;
-        local_ports::keep(&stream)?;
+        tokio::time::timeout(LAST_WRITE_TIMEOUT, stream.write_all(&out)).await??;
+        local_ports::restore_graceful_close(&stream)?;
         Ok(stream)
     }
 }
 
-impl Connection {
+impl ProbedConnection {
     /// Writes what is to be written, and reads one probe. Nothing of what follows it is touched.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
-        while !self.out.is_empty()
-            && let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(cx, &self.out)
+    fn poll_probe(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+        while !self.outgoing.is_empty()
+            && let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(cx, &self.outgoing)
         {
-            self.out.drain(..written?);
+            self.outgoing.drain(..written?);
         }
-        while self.filled < SIZE {
-            let mut buf = ReadBuf::new(&mut self.piece[self.filled..]);
+        while self.filled < PROBE_BYTES {
+            let mut buf = ReadBuf::new(&mut self.probe[self.filled..]);
             ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buf))?;
             let n = buf.filled().len();
             if n == 0 {
@@ -194,7 +236,7 @@ impl Connection {
             self.filled += n;
         }
         self.filled = 0;
-        Poll::Ready(Ok(self.piece.to_vec()))
+        Poll::Ready(Ok(self.probe.to_vec()))
     }
 }
 
@@ -203,40 +245,64 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    fn side() -> (Streams, SocketAddr) {
-        let bound = local_ports::Ports::bind(&[Transport::Tcp]).unwrap().tcp;
-        let base = bound.iter().map(|(base, _)| *base).find(SocketAddr::is_ipv4).unwrap();
-        (Streams::new(bound), base)
+    fn tcp_side() -> (TcpStreams, SocketAddr) {
+        let bound = local_ports::LocalPorts::bind(&[Transport::Tcp])
+            .unwrap()
+            .tcp;
+        let base = bound
+            .iter()
+            .map(|(base, _)| *base)
+            .find(SocketAddr::is_ipv4)
+            .unwrap();
+        (TcpStreams::new(bound), base)
     }
 
-    async fn next(side: &mut Streams) -> Event {
-        std::future::poll_fn(|cx| side.poll(cx)).await
+    async fn next_event(side: &mut TcpStreams) -> AgentEvent {
+        std::future::poll_fn(|cx| side.poll_event(cx)).await
     }
 
     /// Two that listen, and a connection of theirs as each of them calls it.
-    async fn connected() -> [(Streams, Key); 2] {
-        let ((mut near, base), (mut far, port)) = (side(), side());
+    async fn connected_pair() -> [(TcpStreams, PairKey); 2] {
+        let ((mut near, base), (mut far, port)) = (tcp_side(), tcp_side());
         near.listen(base).unwrap();
         far.listen(port).unwrap();
-        let key = Key { transport: Transport::Tcp, base, remote: (Ipv4Addr::LOCALHOST, port.port()).into() };
+        let key = PairKey {
+            transport: Transport::Tcp,
+            base,
+            remote: (Ipv4Addr::LOCALHOST, port.port()).into(),
+        };
         near.dial(key, Duration::from_secs(5));
-        assert_eq!(next(&mut near).await, Event::Connected(key));
-        let Event::Connected(theirs) = next(&mut far).await else { panic!("nothing was accepted") };
+        assert_eq!(next_event(&mut near).await, AgentEvent::Connected(key));
+        let AgentEvent::Connected(theirs) = next_event(&mut far).await else {
+            panic!("nothing was accepted")
+        };
         [(near, key), (far, theirs)]
     }
 
     /// Whichever side does not keep it, and dials again; the other one has not looked yet.
     #[tokio::test]
-    async fn a_connection_that_is_not_kept_leaves_its_addresses_free() {
+    async fn a_closed_connection_frees_its_addresses() {
         for again in [0, 1] {
-            let mut sides = connected().await;
+            let mut sides = connected_pair().await;
             let (side, key) = &mut sides[again];
             side.close(*key);
             side.dial(*key, Duration::from_secs(5));
-            assert_eq!(next(side).await, Event::Connected(*key), "side {again}");
+            assert_eq!(
+                next_event(side).await,
+                AgentEvent::Connected(*key),
+                "side {again}"
+            );
             let (other, theirs) = &mut sides[1 - again];
-            assert_eq!(next(other).await, Event::Ended(*theirs), "side {again}");
-            assert_eq!(next(other).await, Event::Connected(*theirs), "side {again}");
+            assert_eq!(
+                next_event(other).await,
+                AgentEvent::Disconnected(*theirs),
+                "side {again}"
+            );
+            assert_eq!(
+                next_event(other).await,
+                AgentEvent::Connected(*theirs),
+                "side {again}"
+            );
         }
     }
 }

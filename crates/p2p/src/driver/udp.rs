@@ -10,46 +10,55 @@ use tokio::io::ReadBuf;
 use tokio::sync::mpsc;
 
 /// A longer datagram is no probe and no answer.
-const LONGEST: usize = 512;
+const MAX_DATAGRAM_BYTES: usize = 512;
 
 /// A datagram that came, by the socket's base and where it came from.
-pub(super) type Came = (SocketAddr, SocketAddr, Vec<u8>);
+pub(super) type ReceivedDatagram = (SocketAddr, SocketAddr, Vec<u8>);
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Datagrams {
-    sockets: VecDeque<Socket>,
+pub(super) struct UdpSockets {
+    sockets: VecDeque<BoundSocket>,
 }
 
 #[derive(Debug)]
-struct Socket {
+struct BoundSocket {
     base: SocketAddr,
     /// For sending: without the runtime, which may not know yet that there is room.
     socket: UdpSocket,
-    source: Source,
+    source: DatagramSource,
 }
 
 #[derive(Debug)]
-enum Source {
+enum DatagramSource {
     Socket(tokio::net::UdpSocket),
     /// QUIC reads the socket, and passes on what is none of its own.
-    Passed(mpsc::Receiver<(SocketAddr, Vec<u8>)>),
+    Diverted(mpsc::Receiver<(SocketAddr, Vec<u8>)>),
 }
 
-impl Datagrams {
+impl UdpSockets {
     pub(super) fn new(sockets: Vec<(SocketAddr, UdpSocket)>) -> io::Result<Self> {
         let sockets = sockets.into_iter().map(|(base, socket)| {
-            let source = Source::Socket(tokio::net::UdpSocket::from_std(socket.try_clone()?)?);
-            Ok(Socket { base, socket, source })
+            let source =
+                DatagramSource::Socket(tokio::net::UdpSocket::from_std(socket.try_clone()?)?);
+            Ok(BoundSocket {
+                base,
+                socket,
+                source,
+            })
         });
-        Ok(Self { sockets: sockets.collect::<io::Result<_>>()? })
+        Ok(Self {
+            sockets: sockets.collect::<io::Result<_>>()?,
+        })
     }
 
     /// The next datagram. Each socket has its turn.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came> {
+    pub(super) fn poll_datagram(&mut self, cx: &mut Context<'_>) -> Poll<ReceivedDatagram> {
         for _ in 0..self.sockets.len() {
             self.sockets.rotate_left(1);
-            let Some(socket) = self.sockets.front_mut() else { break };
+            let Some(socket) = self.sockets.front_mut() else {
+                break;
+            };
             if let Poll::Ready((from, bytes)) = socket.source.poll(cx) {
                 return Poll::Ready((socket.base, from, bytes));
             }
@@ -67,36 +76,43 @@ impl Datagrams {
     }
 
     /// Gives a socket away; from now on its datagrams are what comes through the channel.
-    pub(super) fn give(
+    pub(super) fn hand_over(
         &mut self,
         base: SocketAddr,
-        passed: mpsc::Receiver<(SocketAddr, Vec<u8>)>,
+        diverted: mpsc::Receiver<(SocketAddr, Vec<u8>)>,
     ) -> io::Result<UdpSocket> {
-        let socket = self.sockets.iter_mut().find(|socket| socket.base == base).ok_or(io::ErrorKind::NotFound)?;
-        let given = socket.socket.try_clone()?;
-        socket.source = Source::Passed(passed);
-        Ok(given)
+        let socket = self
+            .sockets
+            .iter_mut()
+            .find(|socket| socket.base == base)
+            .ok_or(io::ErrorKind::NotFound)?;
+        let duplicate = socket.socket.try_clone()?;
+        socket.source = DatagramSource::Diverted(diverted);
+        Ok(duplicate)
     }
 }
 
-impl Source {
+impl DatagramSource {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(SocketAddr, Vec<u8>)> {
         match self {
-            Self::Socket(socket) => receive(socket, cx),
-            Self::Passed(passed) => match passed.poll_recv(cx) {
-                Poll::Ready(Some(came)) => Poll::Ready(came),
+            Self::Socket(socket) => poll_datagram(socket, cx),
+            Self::Diverted(passed) => match passed.poll_recv(cx) {
+                Poll::Ready(Some(received)) => Poll::Ready(received),
                 Poll::Ready(None) | Poll::Pending => Poll::Pending,
             },
         }
     }
 }
 
-fn receive(socket: &tokio::net::UdpSocket, cx: &mut Context<'_>) -> Poll<(SocketAddr, Vec<u8>)> {
-    let mut bytes = [0; LONGEST + 1];
+fn poll_datagram(
+    socket: &tokio::net::UdpSocket,
+    cx: &mut Context<'_>,
+) -> Poll<(SocketAddr, Vec<u8>)> {
+    let mut bytes = [0; MAX_DATAGRAM_BYTES + 1];
     loop {
         let mut buf = ReadBuf::new(&mut bytes);
         match socket.poll_recv_from(cx, &mut buf) {
-            Poll::Ready(Ok(from)) if buf.filled().len() <= LONGEST => {
+            Poll::Ready(Ok(from)) if buf.filled().len() <= MAX_DATAGRAM_BYTES => {
                 return Poll::Ready((from, buf.filled().to_vec()));
             }
             Poll::Ready(_) => (), // an error of an earlier datagram's, or one that is too long: the next one

@@ -9,80 +9,86 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// So many bytes, written as twice as many lower-case hexadecimal digits. Its debug form shows nothing: it may be a secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Hex<const N: usize>(pub [u8; N]);
+pub struct HexBytes<const N: usize>(pub [u8; N]);
 
-impl<const N: usize> Hex<N> {
+impl<const N: usize> HexBytes<N> {
     /// Reads exactly the digits; upper case is read, too.
-    pub fn read(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         if text.len() != 2 * N {
             return None;
         }
         let mut bytes = [0; N];
         for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+            *byte = hex_digit(pair[0])? << 4 | hex_digit(pair[1])?;
         }
         Some(Self(bytes))
     }
 }
 
-fn digit(letter: u8) -> Option<u8> {
-    char::from(letter).to_digit(16).and_then(|value| u8::try_from(value).ok())
+fn hex_digit(character: u8) -> Option<u8> {
+    char::from(character)
+        .to_digit(16)
+        .and_then(|value| u8::try_from(value).ok())
 }
 
-impl<const N: usize> fmt::Display for Hex<N> {
+impl<const N: usize> fmt::Display for HexBytes<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl<const N: usize> fmt::Debug for Hex<N> {
+impl<const N: usize> fmt::Debug for HexBytes<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Hex<{N}>")
     }
 }
 
-impl<const N: usize> Serialize for Hex<N> {
+impl<const N: usize> Serialize for HexBytes<N> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
 }
 
-impl<'de, const N: usize> Deserialize<'de> for Hex<N> {
+impl<'de, const N: usize> Deserialize<'de> for HexBytes<N> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        Self::read(&text).ok_or_else(|| de::Error::custom(format_args!("not {} hexadecimal digits", 2 * N)))
+        Self::parse(&text)
+            .ok_or_else(|| de::Error::custom(format_args!("not {} hexadecimal digits", 2 * N)))
     }
 }
 
 /// Bytes as base64 (RFC 4648, section 4), padded. They may be anything: its debug form tells their number.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Base64(pub Bytes);
+pub struct Base64Bytes(pub Bytes);
 
-impl fmt::Debug for Base64 {
+impl fmt::Debug for Base64Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.0.len())
     }
 }
 
-impl Serialize for Base64 {
+impl Serialize for Base64Bytes {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&STANDARD.encode(&self.0))
     }
 }
 
-impl<'de> Deserialize<'de> for Base64 {
+impl<'de> Deserialize<'de> for Base64Bytes {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        STANDARD.decode(text).map(|bytes| Self(bytes.into())).map_err(de::Error::custom)
+        STANDARD
+            .decode(text)
+            .map(|bytes| Self(bytes.into()))
+            .map_err(de::Error::custom)
     }
 }
 
 /// Text that opens a door: shown to whom it is for, never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Pass(pub String);
+pub struct SignedToken(pub String);
 
-impl fmt::Debug for Pass {
+impl fmt::Debug for SignedToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Pass")
     }

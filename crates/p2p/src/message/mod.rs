@@ -12,18 +12,20 @@ mod session_message;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::punch::session::Grant;
+use crate::punch::session::PunchGrant;
 use nearpath_types::SpiffeId;
 use serde::{Deserialize, Serialize};
 
-pub use encoding::{Base64, Hex, Pass};
-pub use session_message::{NotOfTheMachine, Offered, Word};
+pub use encoding::{Base64Bytes, HexBytes, SignedToken};
+pub use session_message::{NotPunchMessage, OfferedCandidate, SessionMessage};
 
-pub use relayed_frame::{LONGEST_PARCEL, MOST_OF_A_PARCEL, Parcel, alone};
-pub use report::{MOST_OF_A_REPORT, Report};
+pub use relayed_frame::{
+    MAX_PAYLOAD_BYTES, MAX_RELAYED_FRAME_BYTES, RelayedFrame, detach_small_frame,
+};
+pub use report::{JobReport, MAX_REPORT_BYTES};
 
 /// The longest text of a line, in bytes.
-pub const LONGEST: usize = 8 * 1024;
+pub const MAX_TEXT_BYTES: usize = 8 * 1024;
 
 /// The longest text that says what a call is about, in bytes.
 pub const LONGEST_ABOUT: usize = 128;
@@ -32,13 +34,13 @@ pub const LONGEST_ABOUT: usize = 128;
 pub const LONGEST_HELLO: usize = 2048;
 
 /// A session's number as it is written: 32 hexadecimal digits.
-pub type SessionText = Hex<16>;
+pub type SessionIdHex = HexBytes<16>;
 
 /// What a worker says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Said {
-    /// Introduce me to this worker of my job: [`Told::Granted`] or [`Told::Refused`] follows.
+pub enum WorkerMessage {
+    /// Introduce me to this worker of my job: [`Told::SessionGrant`] or [`Told::CandidateError`] follows.
     Call {
         /// The worker's own number of the call, which the answer bears.
         call: u32,
@@ -52,38 +54,45 @@ pub enum Said {
         within: u32,
         /// The first bytes of the way between the two, as in a [`Parcel`]. At most [`LONGEST_HELLO`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        hello: Option<Base64>,
+        hello: Option<Base64Bytes>,
     },
     /// Say this to the other side of a session.
     Tell {
         /// Which.
-        session: SessionText,
+        session: SessionIdHex,
         /// What.
-        word: Word,
+        word: SessionMessage,
     },
     /// I need the rendezvous no longer for this session.
     HangUp {
         /// Which.
-        session: SessionText,
+        session: SessionIdHex,
     },
     /// Say this about the job's work.
     Report {
         /// To whom; nobody named: to the job's leader.
-        #[serde(default, skip_serializing_if = "Option::is_none", with = "spiffe::option")]
+        #[serde(
+            default,
+            skip_serializing_if = "Option::is_none",
+            with = "spiffe::option"
+        )]
         to: Option<SpiffeId>,
         /// What.
-        report: Report,
+        report: JobReport,
     },
 }
 
-impl Said {
-    /// Reads what came on a line; `None`: it is too long, or no such message.
-    pub fn read(text: &str) -> Option<Self> {
-        let said: Self =
-            Some(text).filter(|text| text.len() <= LONGEST).and_then(|text| serde_json::from_str(text).ok())?;
-        match &said {
-            Self::Report { report, .. } if text.len() > MOST_OF_A_REPORT => report.fits().then_some(said),
-            _ => Some(said),
+impl WorkerMessage {
+    /// Reads what came on a line; `NoConnection`: it is too long, or no such message.
+    pub fn parse(text: &str) -> Option<Self> {
+        let message: Self = Some(text)
+            .filter(|text| text.len() <= MAX_TEXT_BYTES)
+            .and_then(|text| serde_json::from_str(text).ok())?;
+        match &message {
+            Self::Report { report, .. } if text.len() > MAX_REPORT_BYTES => {
+                report.is_within_limit().then_some(message)
+            }
+            _ => Some(message),
         }
     }
 }
@@ -91,31 +100,31 @@ impl Said {
 /// What a worker is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Told {
+pub enum RendezvousMessage {
     /// The line is there.
-    Welcome(Welcome),
+    Welcome(ControlWelcome),
     /// There is a session: one's own call came through, or somebody called.
-    Granted(Granted),
+    Granted(SessionGrant),
     /// A call came to nothing.
     Refused {
         /// The worker's own number of the call.
         call: u32,
         /// Why.
-        why: Refusal,
+        why: CallRefusal,
     },
     /// The other side of a session says this.
     Tell {
         /// Which.
-        session: SessionText,
+        session: SessionIdHex,
         /// What.
-        word: Word,
+        word: SessionMessage,
     },
     /// The rendezvous passes nothing on for this session any longer. A way that is there stays.
     HungUp {
         /// Which.
-        session: SessionText,
+        session: SessionIdHex,
         /// Why.
-        why: HungUp,
+        why: HangUpReason,
     },
     /// A worker of the job says this about its work.
     Report {
@@ -123,24 +132,28 @@ pub enum Told {
         #[serde(with = "spiffe")]
         from: SpiffeId,
         /// What.
-        report: Report,
+        report: JobReport,
     },
     /// A report was not passed on: nobody of that name has a line.
     Undelivered {
         /// Who was meant; nobody named: the job's leader.
-        #[serde(default, skip_serializing_if = "Option::is_none", with = "spiffe::option")]
+        #[serde(
+            default,
+            skip_serializing_if = "Option::is_none",
+            with = "spiffe::option"
+        )]
         to: Option<SpiffeId>,
     },
     /// The line ends.
     Bye {
         /// Why.
-        why: Bye,
+        why: CloseReason,
     },
 }
 
 /// The first message of a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Welcome {
+pub struct ControlWelcome {
     /// Who one is, by the ticket.
     #[serde(with = "spiffe")]
     pub you: SpiffeId,
@@ -154,23 +167,23 @@ pub struct Welcome {
     /// Milliseconds until the ticket ends, and the line with it.
     pub life: u64,
     /// Where to ask how one is seen from outside.
-    pub observe: Observe,
+    pub observe: ObserverAccess,
 }
 
 /// How to ask how a socket is seen from outside (`contract/rendezvous.md`, "Observing").
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Observe {
+pub struct ObserverAccess {
     /// Names the one who asks.
-    pub token: Hex<16>,
+    pub token: HexBytes<16>,
     /// The key of questions and answers.
-    pub key: Hex<32>,
+    pub key: HexBytes<32>,
     /// Whom to ask: at most four over UDP and four over TCP.
-    pub servers: Vec<Observer>,
+    pub servers: Vec<ObserverAddress>,
 }
 
 /// One address that tells who asks where it sees him.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Observer {
+pub struct ObserverAddress {
     /// Over what.
     #[serde(with = "session_message::transport")]
     pub transport: crate::punch::Transport,
@@ -186,7 +199,7 @@ pub struct Observer {
 
 /// A session, as one of its two sides is told of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Granted {
+pub struct SessionGrant {
     /// The number of one's own call; none: the peer called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<u32>,
@@ -197,35 +210,42 @@ pub struct Granted {
     #[serde(default)]
     pub about: String,
     /// Its number.
-    pub session: SessionText,
+    pub session: SessionIdHex,
     /// Known to both and to the rendezvous.
-    pub secret: Hex<32>,
+    pub secret: HexBytes<32>,
     /// Seconds since 1970 at which it ends; part of the probes' key.
     pub expires: u64,
     /// Milliseconds until then, for clocks that are wrong.
     pub life: u64,
     /// Opens this side of the session's relay.
-    pub pass: Pass,
+    pub pass: SignedToken,
     /// The caller's hello, for the one who was called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hello: Option<Base64>,
+    pub hello: Option<Base64Bytes>,
 }
 
-impl Granted {
+impl SessionGrant {
     /// What the punching machine needs of it, with the end by this machine's clock.
-    pub fn grant(&self, now: Instant) -> (Grant, Instant) {
-        let grant = Grant { id: self.session.0, secret: self.secret.0, expires: self.expires };
-        (grant, now + Duration::from_millis(self.life.min(MOST_OF_A_LIFE)))
+    pub fn punch_grant(&self, now: Instant) -> (PunchGrant, Instant) {
+        let grant = PunchGrant {
+            id: self.session.0,
+            secret: self.secret.0,
+            expires: self.expires,
+        };
+        (
+            grant,
+            now + Duration::from_millis(self.life.min(MAX_SESSION_LIFE_MS)),
+        )
     }
 }
 
 /// No session lives longer than a week: what a rendezvous says beyond that is not believed.
-const MOST_OF_A_LIFE: u64 = 7 * 24 * 3600 * 1000;
+const MAX_SESSION_LIFE_MS: u64 = 7 * 24 * 3600 * 1000;
 
 /// Why there is no session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
-pub enum Refusal {
+pub enum CallRefusal {
     /// It has not come in time.
     #[error(
         "the peer did not come to the rendezvous in time: look whether it was started, with a ticket of the same job"
@@ -253,7 +273,7 @@ pub enum Refusal {
 /// Why nothing is passed on for a session any longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum HungUp {
+pub enum HangUpReason {
     /// The other side needs it no longer.
     Peer,
     /// It has come to its end.
@@ -270,7 +290,7 @@ pub enum HungUp {
 /// Why a line ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
-pub enum Bye {
+pub enum CloseReason {
     /// The rendezvous is going down; another one may be up already.
     #[error("the rendezvous is going down")]
     Draining,
@@ -295,7 +315,7 @@ pub enum Bye {
     Unknown,
 }
 
-impl Bye {
+impl CloseReason {
     /// Whether coming again with the same ticket is of any use.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Displaced | Self::Expired | Self::Unreadable)
@@ -312,22 +332,30 @@ pub(crate) mod spiffe {
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SpiffeId, D::Error> {
-        String::deserialize(from)?.parse().map_err(de::Error::custom)
+        String::deserialize(from)?
+            .parse()
+            .map_err(de::Error::custom)
     }
 
     pub(crate) mod option {
         use super::*;
 
-        pub(crate) fn serialize<S: Serializer>(id: &Option<SpiffeId>, to: S) -> Result<S::Ok, S::Error> {
+        pub(crate) fn serialize<S: Serializer>(
+            id: &Option<SpiffeId>,
+            to: S,
+        ) -> Result<S::Ok, S::Error> {
             match id {
                 Some(id) => to.collect_str(id),
                 None => to.serialize_none(),
             }
         }
 
-        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SpiffeId>, D::Error> {
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+            from: D,
+        ) -> Result<Option<SpiffeId>, D::Error> {
             let text = Option::<String>::deserialize(from)?;
-            text.map(|text| text.parse().map_err(de::Error::custom)).transpose()
+            text.map(|text| text.parse().map_err(de::Error::custom))
+                .transpose()
         }
     }
 }

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The longest report as JSON, in bytes.
-pub const MOST_OF_A_REPORT: usize = 4 * 1024;
+pub const MAX_REPORT_BYTES: usize = 4 * 1024;
 
 /// What a worker says about its work; the rendezvous passes it on unread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
-pub enum Report {
+pub enum JobReport {
     /// It can begin.
     Ready,
     /// It is done.
@@ -31,9 +31,9 @@ pub enum Report {
     },
 }
 
-impl Report {
+impl JobReport {
     /// Whether it is short enough to be passed on.
-    pub fn fits(&self) -> bool {
-        serde_json::to_string(self).is_ok_and(|text| text.len() <= MOST_OF_A_REPORT)
+    pub fn is_within_limit(&self) -> bool {
+        serde_json::to_string(self).is_ok_and(|text| text.len() <= MAX_REPORT_BYTES)
     }
 }

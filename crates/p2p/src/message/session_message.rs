@@ -3,18 +3,18 @@
 use std::net::SocketAddr;
 
 use crate::punch::Transport;
-use crate::punch::agent::Message;
-use crate::punch::candidate::{Candidate, Kind, MOST};
+use crate::punch::agent::PunchMessage;
+use crate::punch::candidate::{Candidate, CandidateKind, MAX_CANDIDATES};
 use serde::{Deserialize, Serialize};
 
-/// One message of [`Message`]; the rendezvous passes it on unread.
+/// One message of [`PunchMessage`]; the rendezvous passes it on unread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "snake_case")]
-pub enum Word {
+pub enum SessionMessage {
     /// All candidates so far.
     Offer {
         /// At most [`MOST`].
-        candidates: Vec<Offered>,
+        candidates: Vec<OfferedCandidate>,
     },
     /// The sender has given up on a direct way.
     Relay,
@@ -36,14 +36,14 @@ pub enum Word {
 
 /// Words of the way are no messages of the machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NotOfTheMachine;
+pub struct NotPunchMessage;
 
 /// A candidate as it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offered {
+pub struct OfferedCandidate {
     /// `host` or `reflexive`; others are read as what the machine refuses.
     #[serde(with = "kind")]
-    pub kind: Kind,
+    pub kind: CandidateKind,
     /// `udp` or `tcp`.
     #[serde(with = "transport")]
     pub transport: Transport,
@@ -53,62 +53,82 @@ pub struct Offered {
     pub priority: u32,
 }
 
-impl From<Message> for Word {
-    fn from(message: Message) -> Self {
+impl From<PunchMessage> for SessionMessage {
+    fn from(message: PunchMessage) -> Self {
         match message {
-            Message::Offer(candidates) => {
-                Self::Offer { candidates: candidates.into_iter().take(MOST).map(Offered::from).collect() }
-            }
-            Message::Relay => Self::Relay,
+            PunchMessage::Offer(candidates) => Self::Offer {
+                candidates: candidates
+                    .into_iter()
+                    .take(MAX_CANDIDATES)
+                    .map(OfferedCandidate::from)
+                    .collect(),
+            },
+            PunchMessage::FallBack => Self::Relay,
         }
     }
 }
 
-impl TryFrom<Word> for Message {
-    type Error = NotOfTheMachine;
+impl TryFrom<SessionMessage> for PunchMessage {
+    type Error = NotPunchMessage;
 
-    fn try_from(word: Word) -> Result<Self, NotOfTheMachine> {
-        match word {
-            Word::Offer { candidates } => {
-                Ok(Self::Offer(candidates.into_iter().take(MOST).map(Candidate::from).collect()))
-            }
-            Word::Relay => Ok(Self::Relay),
-            Word::Text { .. } | Word::Has { .. } => Err(NotOfTheMachine),
+    fn try_from(message: SessionMessage) -> Result<Self, NotPunchMessage> {
+        match message {
+            SessionMessage::Offer { candidates } => Ok(Self::Offer(
+                candidates
+                    .into_iter()
+                    .take(MAX_CANDIDATES)
+                    .map(Candidate::from)
+                    .collect(),
+            )),
+            SessionMessage::Relay => Ok(Self::FallBack),
+            SessionMessage::Text { .. } | SessionMessage::Has { .. } => Err(NotPunchMessage),
         }
     }
 }
 
-impl From<Candidate> for Offered {
-    fn from(one: Candidate) -> Self {
-        Self { kind: one.kind, transport: one.transport, addr: one.addr, priority: one.priority }
+impl From<Candidate> for OfferedCandidate {
+    fn from(candidate: Candidate) -> Self {
+        Self {
+            kind: candidate.kind,
+            transport: candidate.transport,
+            addr: candidate.addr,
+            priority: candidate.priority,
+        }
     }
 }
 
-impl From<Offered> for Candidate {
-    fn from(one: Offered) -> Self {
-        Self { kind: one.kind, transport: one.transport, addr: one.addr, priority: one.priority }
+impl From<OfferedCandidate> for Candidate {
+    fn from(candidate: OfferedCandidate) -> Self {
+        Self {
+            kind: candidate.kind,
+            transport: candidate.transport,
+            addr: candidate.addr,
+            priority: candidate.priority,
+        }
     }
 }
 
 mod kind {
-    use crate::punch::candidate::Kind;
+    use crate::punch::candidate::CandidateKind;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(kind: &Kind, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(kind: &CandidateKind, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(match kind {
-            Kind::Host => "host",
-            Kind::Discovered => "discovered",
-            Kind::Reflexive => "reflexive",
-            Kind::Relayed => "relayed",
+            CandidateKind::Host => "host",
+            CandidateKind::Discovered => "discovered",
+            CandidateKind::Reflexive => "reflexive",
+            CandidateKind::Relayed => "relayed",
         })
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<CandidateKind, D::Error> {
         Ok(match String::deserialize(from)?.as_str() {
-            "host" => Kind::Host,
-            "reflexive" => Kind::Reflexive,
-            "discovered" => Kind::Discovered,
-            _ => Kind::Relayed,
+            "host" => CandidateKind::Host,
+            "reflexive" => CandidateKind::Reflexive,
+            "discovered" => CandidateKind::Discovered,
+            _ => CandidateKind::Relayed,
         })
     }
 }
@@ -117,14 +137,19 @@ pub(super) mod transport {
     use crate::punch::Transport;
     use serde::{Deserialize, Deserializer, Serializer, de};
 
-    pub(in super::super) fn serialize<S: Serializer>(transport: &Transport, to: S) -> Result<S::Ok, S::Error> {
+    pub(in super::super) fn serialize<S: Serializer>(
+        transport: &Transport,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         to.serialize_str(match transport {
             Transport::Udp => "udp",
             Transport::Tcp => "tcp",
         })
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Transport, D::Error> {
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Transport, D::Error> {
         match String::deserialize(from)?.as_str() {
             "udp" => Ok(Transport::Udp),
             "tcp" => Ok(Transport::Tcp),

@@ -8,83 +8,94 @@ use std::task::{Context, Poll, Waker};
 
 use futures_util::{Sink, Stream};
 
-use super::relay::{Piece, Relay};
+use super::relay::{RelayConnection, StreamFrame};
 
 /// One direction.
 #[derive(Debug, Default)]
-struct Lane {
-    pieces: VecDeque<Piece>,
+struct RelayDirection {
+    frames: VecDeque<StreamFrame>,
     closed: bool,
-    waiting: Vec<Waker>,
+    wakers: Vec<Waker>,
 }
 
-impl Lane {
-    fn wait(&mut self, cx: &Context<'_>) {
-        if !self.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            self.waiting.push(cx.waker().clone());
+impl RelayDirection {
+    fn register_waker(&mut self, cx: &Context<'_>) {
+        if !self.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            self.wakers.push(cx.waker().clone());
         }
     }
 
-    fn changed(&mut self) {
-        self.waiting.drain(..).for_each(Waker::wake);
+    fn wake_all(&mut self) {
+        self.wakers.drain(..).for_each(Waker::wake);
     }
 }
 
 /// One end of [`local`].
 #[derive(Debug)]
-pub struct Local {
-    out: Arc<Mutex<Lane>>,
-    inward: Arc<Mutex<Lane>>,
-    room: usize,
+pub struct MemoryRelay {
+    outgoing: Arc<Mutex<RelayDirection>>,
+    incoming: Arc<Mutex<RelayDirection>>,
+    capacity: usize,
 }
 
 /// Both ends of a relay that holds `room` pieces a direction.
-pub fn local(room: usize) -> (Local, Local) {
-    let (there, back) = <(Arc<Mutex<Lane>>, Arc<Mutex<Lane>>)>::default();
-    let near = Local { out: Arc::clone(&there), inward: Arc::clone(&back), room };
-    (near, Local { out: back, inward: there, room })
+pub fn memory_relays(capacity: usize) -> (MemoryRelay, MemoryRelay) {
+    let (there, back) = <(Arc<Mutex<RelayDirection>>, Arc<Mutex<RelayDirection>>)>::default();
+    let near = MemoryRelay {
+        outgoing: Arc::clone(&there),
+        incoming: Arc::clone(&back),
+        capacity,
+    };
+    (
+        near,
+        MemoryRelay {
+            outgoing: back,
+            incoming: there,
+            capacity,
+        },
+    )
 }
 
-fn lock(lane: &Mutex<Lane>) -> MutexGuard<'_, Lane> {
-    lane.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_direction(direction: &Mutex<RelayDirection>) -> MutexGuard<'_, RelayDirection> {
+    direction.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Stream for Local {
-    type Item = io::Result<Piece>;
+impl Stream for MemoryRelay {
+    type Item = io::Result<StreamFrame>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut lane = lock(&self.inward);
-        if let Some(piece) = lane.pieces.pop_front() {
-            lane.changed();
-            return Poll::Ready(Some(Ok(piece)));
+        let mut direction = lock_direction(&self.incoming);
+        if let Some(frame) = direction.frames.pop_front() {
+            direction.wake_all();
+            return Poll::Ready(Some(Ok(frame)));
         }
-        if lane.closed {
+        if direction.closed {
             return Poll::Ready(None);
         }
-        lane.wait(cx);
+        direction.register_waker(cx);
         Poll::Pending
     }
 }
 
-impl Sink<Piece> for Local {
+impl Sink<StreamFrame> for MemoryRelay {
     type Error = io::Error;
 
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut lane = lock(&self.out);
-        if lane.closed {
+        let mut direction = lock_direction(&self.outgoing);
+        if direction.closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        if lane.pieces.len() < self.room {
+        if direction.frames.len() < self.capacity {
             return Poll::Ready(Ok(()));
         }
-        lane.wait(cx);
+        direction.register_waker(cx);
         Poll::Pending
     }
 
-    fn start_send(self: Pin<&mut Self>, piece: Piece) -> io::Result<()> {
-        let mut lane = lock(&self.out);
-        lane.pieces.push_back(piece);
-        lane.changed();
+    fn start_send(self: Pin<&mut Self>, frame: StreamFrame) -> io::Result<()> {
+        let mut direction = lock_direction(&self.outgoing);
+        direction.frames.push_back(frame);
+        direction.wake_all();
         Ok(())
     }
 
@@ -93,22 +104,22 @@ impl Sink<Piece> for Local {
     }
 
     fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        end(&self.out);
+        close_direction(&self.outgoing);
         Poll::Ready(Ok(()))
     }
 }
 
-impl Relay for Local {}
+impl RelayConnection for MemoryRelay {}
 
-impl Drop for Local {
+impl Drop for MemoryRelay {
     fn drop(&mut self) {
-        end(&self.out);
-        end(&self.inward);
+        close_direction(&self.outgoing);
+        close_direction(&self.incoming);
     }
 }
 
-fn end(lane: &Mutex<Lane>) {
-    let mut lane = lock(lane);
-    lane.closed = true;
-    lane.changed();
+fn close_direction(direction: &Mutex<RelayDirection>) {
+    let mut direction = lock_direction(direction);
+    direction.closed = true;
+    direction.wake_all();
 }

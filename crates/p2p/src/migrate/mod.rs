@@ -1,7 +1,7 @@
 //! A byte stream to a peer that begins on the relay and moves to a direct connection in mid-stream.
 //!
 //! Each direction moves by itself: the sender ends its frame on the relay, says there how many bytes went that way, and goes
-//! on over the direct connection; the receiver reads the relay up to that byte, then the other ([`Halves`], pure). After
+//! on over the direct connection; the receiver reads the relay up to that byte, then the other ([`StreamSwitch`], pure). After
 //! that there is no framing left, and no third part: reads and writes are those of the connection.
 //!
 //! The leader of the session moves first, once both sides have the connection; the follower moves when it reads that. So
@@ -16,8 +16,11 @@ mod switch_message;
 mod tests;
 mod wakers;
 
-pub use memory_relay::{Local, local};
-pub use relay::{FRAME, Piece, Relay};
-pub use stream::{Arrivals, Direct, Duplex, Later, Place, Places, Relayed, Way};
-pub use stream_switch::{Halves, Source, Torn};
-pub use switch_message::{BadWord, Word};
+pub use memory_relay::{MemoryRelay, memory_relays};
+pub use relay::{MAX_FRAME_BYTES, RelayConnection, StreamFrame};
+pub use stream::{
+    CloseFuture, DirectConnection, DirectConnections, DuplexIo, MigratingStream, RelayedBytes,
+    StreamPath, StreamPaths,
+};
+pub use stream_switch::{ReadSource, StreamSwitch, SwitchError};
+pub use switch_message::{InvalidSwitchMessage, SwitchMessage};

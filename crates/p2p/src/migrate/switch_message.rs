@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 /// The longest word, in bytes.
-const LONGEST: usize = 64;
+const MAX_MESSAGE_BYTES: usize = 64;
 
 /// A word, in JSON: `{"moved":{"at":4096}}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Word {
+pub enum SwitchMessage {
     /// So many bytes went over the relay; the next ones go over the direct connection.
     Moved {
         /// Bytes, from the way's beginning.
@@ -24,9 +24,9 @@ pub enum Word {
 /// What came is no word: the peer speaks another version, or the relay changed it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the peer said something on the relay that is no word of a way ({0} bytes)")]
-pub struct BadWord(usize);
+pub struct InvalidSwitchMessage(usize);
 
-impl Word {
+impl SwitchMessage {
     /// As it goes over the relay.
     pub fn encode(self) -> String {
         match self {
@@ -38,10 +38,14 @@ impl Word {
     /// Reads what came over the relay.
     ///
     /// # Errors
-    /// See [`BadWord`].
-    pub fn decode(text: &str) -> Result<Self, BadWord> {
-        let bad = BadWord(text.len());
-        if text.len() > LONGEST { Err(bad) } else { serde_json::from_str(text).map_err(|_| bad) }
+    /// See [`InvalidSwitchMessage`].
+    pub fn decode(text: &str) -> Result<Self, InvalidSwitchMessage> {
+        let bad = InvalidSwitchMessage(text.len());
+        if text.len() > MAX_MESSAGE_BYTES {
+            Err(bad)
+        } else {
+            serde_json::from_str(text).map_err(|_| bad)
+        }
     }
 }
 
@@ -50,19 +54,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_read_as_they_were_said() {
-        for word in [Word::Moved { at: 0 }, Word::Moved { at: u64::MAX }, Word::Ended { at: 7 }] {
-            assert_eq!(Word::decode(&word.encode()), Ok(word));
-            assert_eq!(serde_json::to_string(&word).unwrap(), word.encode());
+    fn messages_survive_a_round_trip() {
+        for message in [
+            SwitchMessage::Moved { at: 0 },
+            SwitchMessage::Moved { at: u64::MAX },
+            SwitchMessage::Ended { at: 7 },
+        ] {
+            assert_eq!(SwitchMessage::decode(&message.encode()), Ok(message));
+            assert_eq!(serde_json::to_string(&message).unwrap(), message.encode());
         }
     }
 
     #[test]
-    fn what_is_no_word_is_refused() {
-        for text in ["", "{}", r#"{"moved":{"at":-1}}"#, r#"{"moved":{"at":1,"by":2}}"#, r#"{"left":{"at":1}}"#] {
-            assert!(Word::decode(text).is_err(), "{text}");
+    fn invalid_messages_are_refused() {
+        for text in [
+            "",
+            "{}",
+            r#"{"moved":{"at":-1}}"#,
+            r#"{"moved":{"at":1,"by":2}}"#,
+            r#"{"left":{"at":1}}"#,
+        ] {
+            assert!(SwitchMessage::decode(text).is_err(), "{text}");
         }
-        let long = format!("{}{}", " ".repeat(LONGEST), Word::Moved { at: 1 }.encode());
-        assert!(Word::decode(&long).is_err());
+        let long = format!(
+            "{}{}",
+            " ".repeat(MAX_MESSAGE_BYTES),
+            SwitchMessage::Moved { at: 1 }.encode()
+        );
+        assert!(SwitchMessage::decode(&long).is_err());
     }
 }

@@ -9,22 +9,22 @@ use futures_util::task::AtomicWaker;
 
 /// Wakes both.
 #[derive(Debug, Default)]
-pub(super) struct Wakers {
+pub(super) struct ReadWriteWakers {
     reader: AtomicWaker,
     writer: AtomicWaker,
 }
 
-impl Wakers {
-    pub(super) fn reads(&self, waker: &Waker) {
+impl ReadWriteWakers {
+    pub(super) fn register_reader(&self, waker: &Waker) {
         self.reader.register(waker);
     }
 
-    pub(super) fn writes(&self, waker: &Waker) {
+    pub(super) fn register_writer(&self, waker: &Waker) {
         self.writer.register(waker);
     }
 }
 
-impl Wake for Wakers {
+impl Wake for ReadWriteWakers {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

@@ -1,8 +1,8 @@
 //! Direct connections between functions behind NATs.
 //!
 //! Two workers that cannot be reached tell each other, through a rendezvous that both reach, where they might be
-//! ([`candidate`]), and send each other small authentic messages ([`probe`], `contract/punch.md`) until one gets through
-//! ([`agent`]). What theory permits between two kinds of NAT is in [`nat`]. Until a direct way is found, and where there
+//! ([`any_candidate`]), and send each other small authentic messages ([`new_probe`], `contract/punch.md`) until one gets through
+//! ([`new_agent`]). What theory permits between two kinds of NAT is in [`detect_nat`]. Until a direct way is found, and where there
 //! is none, the relay carries the bytes.
 //!
 //! Everything here is decided without a socket, a clock or a task: time is an argument, and what is to be done comes out
@@ -16,7 +16,7 @@ pub mod session;
 #[cfg(test)]
 mod simulation;
 
-pub use agent::{Action, Agent, Event, Settings};
+pub use agent::{AgentAction, AgentEvent, PunchAgent, PunchSettings};
 pub use candidate::{Candidate, Transport};
 pub use probe::Probe;
-pub use session::Session;
+pub use session::PunchSession;

@@ -12,24 +12,24 @@ use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::sync::mpsc;
 
 /// Probes begin so; no QUIC packet does (`contract/punch.md`).
-const PROBE: u8 = 0x0e;
+const PROBE_FIRST_BYTE: u8 = 0x0e;
 
 /// Wraps a socket of quinn's.
-pub(super) struct Shared {
+pub(super) struct DemuxSocket {
     pub(super) socket: Arc<dyn AsyncUdpSocket>,
     pub(super) probes: mpsc::Sender<(SocketAddr, Vec<u8>)>,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for DemuxSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Shared").field(&self.socket).finish()
     }
 }
 
-impl Shared {
+impl DemuxSocket {
     /// Passes probes on, and leaves nothing of them. A kernel may hand over several datagrams of one length as one.
-    fn sort(&self, bytes: &[u8], meta: &mut RecvMeta) {
-        if bytes.first() != Some(&PROBE) {
+    fn divert_probes(&self, bytes: &[u8], meta: &mut RecvMeta) {
+        if bytes.first() != Some(&PROBE_FIRST_BYTE) {
             return;
         }
         for probe in bytes[..meta.len].chunks(meta.stride.max(1)) {
@@ -39,7 +39,7 @@ impl Shared {
     }
 }
 
-impl AsyncUdpSocket for Shared {
+impl AsyncUdpSocket for DemuxSocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
         Arc::clone(&self.socket).create_io_poller()
     }
@@ -56,7 +56,7 @@ impl AsyncUdpSocket for Shared {
     ) -> Poll<io::Result<usize>> {
         let n = ready!(self.socket.poll_recv(cx, bufs, meta))?;
         for (buf, meta) in bufs.iter().zip(meta).take(n) {
-            self.sort(buf, meta);
+            self.divert_probes(buf, meta);
         }
         Poll::Ready(Ok(n))
     }

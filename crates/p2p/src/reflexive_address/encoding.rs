@@ -4,78 +4,109 @@ use std::net::{IpAddr, SocketAddr};
 
 use ring::hmac;
 
-use super::{Answer, Cookie, From, Question, SIZE};
+use super::{AddressCookie, BindingRequest, BindingResponse, MESSAGE_BYTES, ResponseOrigin};
 
 /// No probe of `contract/punch.md`, and no QUIC, STUN, DTLS or RTP packet begins so.
 pub(super) const MAGIC: [u8; 5] = [0x0e, b'n', b'p', b'o', 1];
 
-const ANSWER: u8 = 128;
-const SECOND_ADDRESS: u8 = 1;
-const SECOND_PORT: u8 = 2;
-const V6: u8 = 4;
+const RESPONSE_FLAG: u8 = 128;
+const SECOND_ADDRESS_FLAG: u8 = 1;
+const SECOND_PORT_FLAG: u8 = 2;
+const IPV6_FLAG: u8 = 4;
 /// Where the tag begins.
-const TAG: usize = 64;
+const TAG_OFFSET: usize = 64;
 
-pub(super) type Token = [u8; 16];
+pub(super) type ObserverToken = [u8; 16];
 
-pub(super) fn write_question(question: &Question, token: &Token, key: &hmac::Key) -> [u8; SIZE] {
-    let mut bytes = begin(token, question.number, &question.cookie);
-    bytes[5] = match question.from {
-        From::Here => 0,
-        From::OtherPort => 1,
-        From::OtherAddress => 2,
+pub(super) fn encode_request(
+    request: &BindingRequest,
+    token: &ObserverToken,
+    key: &hmac::Key,
+) -> [u8; MESSAGE_BYTES] {
+    let mut bytes = write_header(token, request.transaction_id, &request.cookie);
+    bytes[5] = match request.origin {
+        ResponseOrigin::SameSocket => 0,
+        ResponseOrigin::OtherPort => 1,
+        ResponseOrigin::OtherAddress => 2,
     };
-    sign(bytes, key)
+    append_tag(bytes, key)
 }
 
 /// The token is read before anything is proved: the key follows from it.
-pub(super) fn token(bytes: &[u8]) -> Option<Token> {
-    let fits = bytes.len() == SIZE && bytes.starts_with(&MAGIC) && bytes[5] < 3 && bytes[6..8] == [0, 0];
-    if fits { Some(part(bytes, 8)) } else { None }
+pub(super) fn read_token(bytes: &[u8]) -> Option<ObserverToken> {
+    let fits = bytes.len() == MESSAGE_BYTES
+        && bytes.starts_with(&MAGIC)
+        && bytes[5] < 3
+        && bytes[6..8] == [0, 0];
+    if fits {
+        Some(read_array(bytes, 8))
+    } else {
+        None
+    }
 }
 
 /// A question whose form [`token`] has looked at.
-pub(super) fn read_question(bytes: &[u8], key: &hmac::Key) -> Option<Question> {
-    verify(bytes, key)?;
-    let from = [From::Here, From::OtherPort, From::OtherAddress][usize::from(bytes[5])];
-    let padding = bytes[48..TAG].iter().all(|byte| *byte == 0);
-    padding.then(|| Question { from, number: u64::from_le_bytes(part(bytes, 24)), cookie: part(bytes, 32) })
-}
-
-pub(super) fn write_answer(answer: &Answer, token: &Token, key: &hmac::Key) -> [u8; SIZE] {
-    let mut bytes = begin(token, answer.number, &answer.cookie);
-    let flag = |is: bool, bit| if is { bit } else { 0 };
-    bytes[5] = ANSWER
-        | flag(answer.second_address, SECOND_ADDRESS)
-        | flag(answer.second_port, SECOND_PORT)
-        | flag(answer.seen.is_ipv6(), V6);
-    bytes[6..8].copy_from_slice(&answer.seen.port().to_le_bytes());
-    match answer.seen.ip() {
-        IpAddr::V4(ip) => bytes[48..52].copy_from_slice(&ip.octets()),
-        IpAddr::V6(ip) => bytes[48..64].copy_from_slice(&ip.octets()),
-    }
-    mask(&mut bytes, token);
-    sign(bytes, key)
-}
-
-pub(super) fn read_answer(bytes: &[u8], token: &Token, key: &hmac::Key) -> Option<Answer> {
-    let mut bytes: [u8; SIZE] = bytes.try_into().ok()?;
-    let fits = bytes.starts_with(&MAGIC) && bytes[5] & !7 == ANSWER && bytes[8..24] == *token;
-    verify(&bytes, key).filter(|()| fits)?;
-    mask(&mut bytes, token);
-    let ip =
-        if bytes[5] & V6 == 0 { IpAddr::from(part::<4>(&bytes, 48)) } else { IpAddr::from(part::<16>(&bytes, 48)) };
-    Some(Answer {
-        second_address: bytes[5] & SECOND_ADDRESS != 0,
-        second_port: bytes[5] & SECOND_PORT != 0,
-        number: u64::from_le_bytes(part(&bytes, 24)),
-        cookie: part(&bytes, 32),
-        seen: SocketAddr::new(ip, u16::from_le_bytes(part(&bytes, 6))),
+pub(super) fn decode_request(bytes: &[u8], key: &hmac::Key) -> Option<BindingRequest> {
+    verify_tag(bytes, key)?;
+    let from = [
+        ResponseOrigin::SameSocket,
+        ResponseOrigin::OtherPort,
+        ResponseOrigin::OtherAddress,
+    ][usize::from(bytes[5])];
+    let padding = bytes[48..TAG_OFFSET].iter().all(|byte| *byte == 0);
+    padding.then(|| BindingRequest {
+        origin: from,
+        transaction_id: u64::from_le_bytes(read_array(bytes, 24)),
+        cookie: read_array(bytes, 32),
     })
 }
 
-fn begin(token: &Token, number: u64, cookie: &Cookie) -> [u8; SIZE] {
-    let mut bytes = [0; SIZE];
+pub(super) fn encode_response(
+    response: &BindingResponse,
+    token: &ObserverToken,
+    key: &hmac::Key,
+) -> [u8; MESSAGE_BYTES] {
+    let mut bytes = write_header(token, response.transaction_id, &response.cookie);
+    let flag = |is: bool, bit| if is { bit } else { 0 };
+    bytes[5] = RESPONSE_FLAG
+        | flag(response.second_address, SECOND_ADDRESS_FLAG)
+        | flag(response.second_port, SECOND_PORT_FLAG)
+        | flag(response.mapped_addr.is_ipv6(), IPV6_FLAG);
+    bytes[6..8].copy_from_slice(&response.mapped_addr.port().to_le_bytes());
+    match response.mapped_addr.ip() {
+        IpAddr::V4(ip) => bytes[48..52].copy_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => bytes[48..64].copy_from_slice(&ip.octets()),
+    }
+    mask_address(&mut bytes, token);
+    append_tag(bytes, key)
+}
+
+pub(super) fn decode_response(
+    bytes: &[u8],
+    token: &ObserverToken,
+    key: &hmac::Key,
+) -> Option<BindingResponse> {
+    let mut bytes: [u8; MESSAGE_BYTES] = bytes.try_into().ok()?;
+    let fits =
+        bytes.starts_with(&MAGIC) && bytes[5] & !7 == RESPONSE_FLAG && bytes[8..24] == *token;
+    verify_tag(&bytes, key).filter(|()| fits)?;
+    mask_address(&mut bytes, token);
+    let ip = if bytes[5] & IPV6_FLAG == 0 {
+        IpAddr::from(read_array::<4>(&bytes, 48))
+    } else {
+        IpAddr::from(read_array::<16>(&bytes, 48))
+    };
+    Some(BindingResponse {
+        second_address: bytes[5] & SECOND_ADDRESS_FLAG != 0,
+        second_port: bytes[5] & SECOND_PORT_FLAG != 0,
+        transaction_id: u64::from_le_bytes(read_array(&bytes, 24)),
+        cookie: read_array(&bytes, 32),
+        mapped_addr: SocketAddr::new(ip, u16::from_le_bytes(read_array(&bytes, 6))),
+    })
+}
+
+fn write_header(token: &ObserverToken, number: u64, cookie: &AddressCookie) -> [u8; MESSAGE_BYTES] {
+    let mut bytes = [0; MESSAGE_BYTES];
     bytes[..5].copy_from_slice(&MAGIC);
     bytes[8..24].copy_from_slice(token);
     bytes[24..32].copy_from_slice(&number.to_le_bytes());
@@ -84,28 +115,34 @@ fn begin(token: &Token, number: u64, cookie: &Cookie) -> [u8; SIZE] {
 }
 
 /// Some NATs rewrite what looks like an address (RFC 8489 section 14.2).
-fn mask(bytes: &mut [u8; SIZE], token: &Token) {
+fn mask_address(bytes: &mut [u8; MESSAGE_BYTES], token: &ObserverToken) {
     bytes[6] ^= token[0];
     bytes[7] ^= token[1];
-    bytes[48..TAG].iter_mut().zip(token).for_each(|(byte, mask)| *byte ^= mask);
+    bytes[48..TAG_OFFSET]
+        .iter_mut()
+        .zip(token)
+        .for_each(|(byte, mask)| *byte ^= mask);
 }
 
-fn sign(mut bytes: [u8; SIZE], key: &hmac::Key) -> [u8; SIZE] {
-    let tag = hmac::sign(key, &bytes[..TAG]);
-    bytes[TAG..].copy_from_slice(&tag.as_ref()[..SIZE - TAG]);
+fn append_tag(mut bytes: [u8; MESSAGE_BYTES], key: &hmac::Key) -> [u8; MESSAGE_BYTES] {
+    let tag = hmac::sign(key, &bytes[..TAG_OFFSET]);
+    bytes[TAG_OFFSET..].copy_from_slice(&tag.as_ref()[..MESSAGE_BYTES - TAG_OFFSET]);
     bytes
 }
 
 /// Half of the HMAC is sent (RFC 2104 section 5), so it is compared here, in constant time.
-fn verify(bytes: &[u8], key: &hmac::Key) -> Option<()> {
-    let (text, tag) = bytes.split_at_checked(TAG)?;
-    let right = hmac::sign(key, text);
-    let other = tag.iter().zip(right.as_ref()).fold(0, |other, (a, b)| other | (a ^ b));
-    (tag.len() == SIZE - TAG && std::hint::black_box(other) == 0).then_some(())
+fn verify_tag(bytes: &[u8], key: &hmac::Key) -> Option<()> {
+    let (text, tag) = bytes.split_at_checked(TAG_OFFSET)?;
+    let expected = hmac::sign(key, text);
+    let difference = tag
+        .iter()
+        .zip(expected.as_ref())
+        .fold(0, |other, (a, b)| other | (a ^ b));
+    (tag.len() == MESSAGE_BYTES - TAG_OFFSET && std::hint::black_box(difference) == 0).then_some(())
 }
 
 /// `N` bytes from here on; the caller knows that they are there.
-fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+fn read_array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut part = [0; N];
     part.copy_from_slice(&bytes[at..at + N]);
     part

@@ -10,18 +10,18 @@ mod policy;
 
 use std::net::SocketAddr;
 
-pub use policy::{Judge, Verdict, leaves};
+pub use policy::{BindingDecision, ObserverPolicy, origin_socket};
 
-use crate::message::Hex;
+use crate::message::HexBytes;
 
 /// The length of a question, and of an answer.
-pub const SIZE: usize = 80;
+pub const MESSAGE_BYTES: usize = 80;
 
 /// From which socket the answer is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum From {
+pub enum ResponseOrigin {
     /// The one that is asked.
-    Here,
+    SameSocket,
     /// The other port of the same address.
     OtherPort,
     /// The other address.
@@ -29,66 +29,74 @@ pub enum From {
 }
 
 /// Proof that an address was read at: what an answer to there held.
-pub type Cookie = [u8; 16];
+pub type AddressCookie = [u8; 16];
 
 /// A worker's question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Question {
+pub struct BindingRequest {
     /// From where the answer is wanted.
-    pub from: From,
+    pub origin: ResponseOrigin,
     /// The asker's own number; the answer bears it.
-    pub number: u64,
-    /// The last answer's, or zeros: without it there is an answer from [`From::Here`] only.
-    pub cookie: Cookie,
+    pub transaction_id: u64,
+    /// The last answer's, or zeros: without it there is an answer from [`ResponseOrigin::Here`] only.
+    pub cookie: AddressCookie,
 }
 
 /// What the rendezvous says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct BindingResponse {
     /// Sent from the second address.
     pub second_address: bool,
     /// Sent from the second port.
     pub second_port: bool,
     /// The question's.
-    pub number: u64,
+    pub transaction_id: u64,
     /// For further questions from the same address.
-    pub cookie: Cookie,
+    pub cookie: AddressCookie,
     /// Where the question came from.
-    pub seen: SocketAddr,
+    pub mapped_addr: SocketAddr,
 }
 
 /// What the line told: who asks, and the key.
 #[derive(Debug, Clone)]
-pub struct Asker {
-    token: Hex<16>,
+pub struct BindingClient {
+    token: HexBytes<16>,
     key: ring::hmac::Key,
 }
 
-impl Asker {
-    /// By the token and key of [`crate::message::Observe`].
-    pub fn new(token: Hex<16>, key: &Hex<32>) -> Self {
-        Self { token, key: ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &key.0) }
+impl BindingClient {
+    /// By the token and key of [`crate::message::ObserverAccess`].
+    pub fn new(token: HexBytes<16>, key: &HexBytes<32>) -> Self {
+        Self {
+            token,
+            key: ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &key.0),
+        }
     }
 
     /// A question as it is sent.
-    pub fn ask(&self, question: &Question) -> [u8; SIZE] {
-        encoding::write_question(question, &self.token.0, &self.key)
+    pub fn encode_request(&self, request: &BindingRequest) -> [u8; MESSAGE_BYTES] {
+        encoding::encode_request(request, &self.token.0, &self.key)
     }
 
-    /// Reads an answer; `None`: it is none, or not the rendezvous'.
-    pub fn read(&self, bytes: &[u8]) -> Option<Answer> {
-        encoding::read_answer(bytes, &self.token.0, &self.key)
+    /// Reads an answer; `NoConnection`: it is none, or not the rendezvous'.
+    pub fn decode_response(&self, bytes: &[u8]) -> Option<BindingResponse> {
+        encoding::decode_response(bytes, &self.token.0, &self.key)
     }
 }
 
-impl crate::driver::Ask for Asker {
-    fn question(&self) -> Vec<u8> {
-        let question = Question { from: From::Here, number: fastrand::u64(..), cookie: [0; 16] };
-        self.ask(&question).to_vec()
+impl crate::driver::BindingProtocol for BindingClient {
+    fn request(&self) -> Vec<u8> {
+        let request = BindingRequest {
+            origin: ResponseOrigin::SameSocket,
+            transaction_id: fastrand::u64(..),
+            cookie: [0; 16],
+        };
+        self.encode_request(&request).to_vec()
     }
 
-    fn answer(&self, bytes: &[u8]) -> Option<SocketAddr> {
-        self.read(bytes).map(|answer| answer.seen)
+    fn parse_response(&self, bytes: &[u8]) -> Option<SocketAddr> {
+        self.decode_response(bytes)
+            .map(|response| response.mapped_addr)
     }
 }
 

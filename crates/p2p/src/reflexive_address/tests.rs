@@ -3,90 +3,175 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::ticket::Key;
+use crate::ticket::RendezvousKey;
 
 const NOW: u64 = 1_000_000;
 
-fn pair() -> (Judge, Asker) {
-    let judge = Judge::new(&Key::new([3; 32]));
-    let (token, key) = judge.token(NOW + 60, [5; 8]);
-    let asker = Asker::new(token, &key);
-    (judge, asker)
+fn policy_and_client() -> (ObserverPolicy, BindingClient) {
+    let policy = ObserverPolicy::new(&RendezvousKey::new([3; 32]));
+    let (token, key) = policy.mint_token(NOW + 60, [5; 8]);
+    let client = BindingClient::new(token, &key);
+    (policy, client)
 }
 
-fn here(port: u16) -> SocketAddr {
+fn client_addr(port: u16) -> SocketAddr {
     ([198, 51, 100, 7], port).into()
 }
 
-fn answer(judge: &Judge, asker: &Asker, question: Question, from: SocketAddr, unix: u64) -> Option<(From, Answer)> {
-    match judge.judge(&asker.ask(&question), (false, false), from, unix) {
-        Verdict::Drop => None,
-        Verdict::Answer { from, bytes } => Some((from, asker.read(&bytes).expect("an answer is authentic"))),
+fn respond(
+    policy: &ObserverPolicy,
+    client: &BindingClient,
+    request: BindingRequest,
+    from: SocketAddr,
+    unix: u64,
+) -> Option<(ResponseOrigin, BindingResponse)> {
+    match policy.decide(&client.encode_request(&request), (false, false), from, unix) {
+        BindingDecision::Drop => None,
+        BindingDecision::Respond {
+            origin: from,
+            bytes,
+        } => Some((
+            from,
+            client
+                .decode_response(&bytes)
+                .expect("an answer is authentic"),
+        )),
     }
 }
 
 #[test]
-fn who_has_a_token_is_told_where_it_is_seen() {
-    let (judge, asker) = pair();
-    let question = Question { from: From::Here, number: 8, cookie: [0; 16] };
-    for seen in [here(4000), "[2001:db8::9]:77".parse().unwrap()] {
-        let (from, answer) = answer(&judge, &asker, question, seen, NOW).unwrap();
-        assert_eq!((from, answer.seen, answer.number), (From::Here, seen, 8));
+fn a_token_holder_learns_its_address() {
+    let (policy, client) = policy_and_client();
+    let request = BindingRequest {
+        origin: ResponseOrigin::SameSocket,
+        transaction_id: 8,
+        cookie: [0; 16],
+    };
+    for seen in [client_addr(4000), "[2001:db8::9]:77".parse().unwrap()] {
+        let (from, answer) = respond(&policy, &client, request, seen, NOW).unwrap();
+        assert_eq!(
+            (from, answer.mapped_addr, answer.transaction_id),
+            (ResponseOrigin::SameSocket, seen, 8)
+        );
     }
 }
 
 #[test]
-fn an_address_in_ipv4s_clothes_is_an_ipv4_address() {
-    let (judge, asker) = pair();
-    let question = Question { from: From::Here, number: 8, cookie: [0; 16] };
-    let (_, answer) = answer(&judge, &asker, question, "[::ffff:198.51.100.7]:4000".parse().unwrap(), NOW).unwrap();
-    assert_eq!(answer.seen, here(4000));
+fn an_ipv4_mapped_address_is_reported_as_ipv4() {
+    let (policy, client) = policy_and_client();
+    let request = BindingRequest {
+        origin: ResponseOrigin::SameSocket,
+        transaction_id: 8,
+        cookie: [0; 16],
+    };
+    let (_, answer) = respond(
+        &policy,
+        &client,
+        request,
+        "[::ffff:198.51.100.7]:4000".parse().unwrap(),
+        NOW,
+    )
+    .unwrap();
+    assert_eq!(answer.mapped_addr, client_addr(4000));
 }
 
 #[test]
-fn only_a_proven_address_hears_from_other_sockets() {
-    let (judge, asker) = pair();
-    let ask = |from, cookie| Question { from, number: 1, cookie };
-    let (from, first) = answer(&judge, &asker, ask(From::OtherPort, [0; 16]), here(1), NOW).unwrap();
-    assert_eq!(from, From::Here, "nothing was proven yet");
-    let (from, second) = answer(&judge, &asker, ask(From::OtherPort, first.cookie), here(1), NOW).unwrap();
-    assert_eq!((from, second.second_address, second.second_port), (From::OtherPort, false, true));
-    let (from, second) = answer(&judge, &asker, ask(From::OtherAddress, first.cookie), here(1), NOW).unwrap();
-    assert_eq!((from, second.second_address, second.second_port), (From::OtherAddress, true, false));
-    let (from, _) = answer(&judge, &asker, ask(From::OtherPort, first.cookie), here(2), NOW).unwrap();
-    assert_eq!(from, From::Here, "another address proves nothing with it");
-    let (from, _) = answer(&judge, &asker, ask(From::OtherPort, first.cookie), here(1), NOW + 59).unwrap();
-    assert_eq!(from, From::OtherPort, "the span before counts");
+fn other_sockets_respond_to_a_proven_address_only() {
+    let (policy, client) = policy_and_client();
+    let request_from = |from, cookie| BindingRequest {
+        origin: from,
+        transaction_id: 1,
+        cookie,
+    };
+    let (from, first) = respond(
+        &policy,
+        &client,
+        request_from(ResponseOrigin::OtherPort, [0; 16]),
+        client_addr(1),
+        NOW,
+    )
+    .unwrap();
+    assert_eq!(from, ResponseOrigin::SameSocket, "nothing was proven yet");
+    let (from, second) = respond(
+        &policy,
+        &client,
+        request_from(ResponseOrigin::OtherPort, first.cookie),
+        client_addr(1),
+        NOW,
+    )
+    .unwrap();
+    assert_eq!(
+        (from, second.second_address, second.second_port),
+        (ResponseOrigin::OtherPort, false, true)
+    );
+    let (from, second) = respond(
+        &policy,
+        &client,
+        request_from(ResponseOrigin::OtherAddress, first.cookie),
+        client_addr(1),
+        NOW,
+    )
+    .unwrap();
+    assert_eq!(
+        (from, second.second_address, second.second_port),
+        (ResponseOrigin::OtherAddress, true, false)
+    );
+    let (from, _) = respond(
+        &policy,
+        &client,
+        request_from(ResponseOrigin::OtherPort, first.cookie),
+        client_addr(2),
+        NOW,
+    )
+    .unwrap();
+    assert_eq!(
+        from,
+        ResponseOrigin::SameSocket,
+        "another address proves nothing with it"
+    );
+    let (from, _) = respond(
+        &policy,
+        &client,
+        request_from(ResponseOrigin::OtherPort, first.cookie),
+        client_addr(1),
+        NOW + 59,
+    )
+    .unwrap();
+    assert_eq!(from, ResponseOrigin::OtherPort, "the span before counts");
 }
 
 #[test]
-fn a_token_ends_and_a_made_up_one_is_none() {
-    let (judge, asker) = pair();
-    let question = Question { from: From::Here, number: 8, cookie: [0; 16] };
-    assert!(answer(&judge, &asker, question, here(1), NOW + 60).is_none());
-    let (token, _) = judge.token(NOW + 60, [6; 8]);
-    let stranger = Asker::new(token, &Hex([7; 32]));
-    assert!(answer(&judge, &stranger, question, here(1), NOW).is_none());
-    let (other, _) = (Judge::new(&Key::new([4; 32])), ());
-    assert!(answer(&other, &asker, question, here(1), NOW).is_none());
+fn expired_and_forged_tokens_get_no_response() {
+    let (policy, client) = policy_and_client();
+    let request = BindingRequest {
+        origin: ResponseOrigin::SameSocket,
+        transaction_id: 8,
+        cookie: [0; 16],
+    };
+    assert!(respond(&policy, &client, request, client_addr(1), NOW + 60).is_none());
+    let (token, _) = policy.mint_token(NOW + 60, [6; 8]);
+    let forger = BindingClient::new(token, &HexBytes([7; 32]));
+    assert!(respond(&policy, &forger, request, client_addr(1), NOW).is_none());
+    let (other, _) = (ObserverPolicy::new(&RendezvousKey::new([4; 32])), ());
+    assert!(respond(&other, &client, request, client_addr(1), NOW).is_none());
 }
 
 proptest! {
     #[test]
     fn nobody_is_sent_more_than_he_sent(bytes in prop::collection::vec(any::<u8>(), 0..200), magic: bool) {
-        let (judge, _) = pair();
+        let (policy, _) = policy_and_client();
         let bytes = if magic { [&encoding::MAGIC[..], &bytes].concat() } else { bytes };
-        prop_assert_eq!(judge.judge(&bytes, (false, false), here(1), NOW), Verdict::Drop);
+        prop_assert_eq!(policy.decide(&bytes, (false, false), client_addr(1), NOW), BindingDecision::Drop);
     }
 
     #[test]
-    fn a_changed_bit_is_dropped_on_both_sides(at in 0..SIZE * 8, number: u64) {
-        let (judge, asker) = pair();
-        let question = asker.ask(&Question { from: From::Here, number, cookie: [1; 16] });
-        let Verdict::Answer { bytes: answer, .. } = judge.judge(&question, (true, false), here(9), NOW) else { panic!() };
-        let flip = |mut bytes: [u8; SIZE]| { bytes[at / 8] ^= 1 << (at % 8); bytes };
-        prop_assert_eq!(judge.judge(&flip(question), (true, false), here(9), NOW), Verdict::Drop);
-        prop_assert_eq!(asker.read(&flip(answer)), None);
-        prop_assert!(asker.read(&answer).is_some_and(|answer| answer.number == number && answer.second_address));
+    fn a_changed_bit_is_dropped_on_both_sides(at in 0..MESSAGE_BYTES * 8, transaction_id: u64) {
+        let (policy, client) = policy_and_client();
+        let request = client.encode_request(&BindingRequest { origin: ResponseOrigin::SameSocket, transaction_id, cookie: [1; 16] });
+        let BindingDecision::Respond { bytes: answer, .. } = policy.decide(&request, (true, false), client_addr(9), NOW) else { panic!() };
+        let flip = |mut bytes: [u8; MESSAGE_BYTES]| { bytes[at / 8] ^= 1 << (at % 8); bytes };
+        prop_assert_eq!(policy.decide(&flip(request), (true, false), client_addr(9), NOW), BindingDecision::Drop);
+        prop_assert_eq!(client.decode_response(&flip(answer)), None);
+        prop_assert!(client.decode_response(&answer).is_some_and(|answer| answer.transaction_id == transaction_id && answer.second_address));
     }
 }

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::message::Hex;
+use crate::message::HexBytes;
 
 /// See the module.
 #[derive(Clone)]
-pub struct Key([u8; 32]);
+pub struct RendezvousKey([u8; 32]);
 
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum KeyError {
     },
 }
 
-impl Key {
+impl RendezvousKey {
     /// These bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -50,8 +50,12 @@ impl Key {
     /// # Errors
     /// When it is not there, or holds no key.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
-        let text = fs::read_to_string(path).map_err(|source| KeyError::File { path: path.into(), source })?;
-        let Hex(bytes) = Hex::read(text.trim()).ok_or_else(|| KeyError::Form { path: path.into() })?;
+        let text = fs::read_to_string(path).map_err(|source| KeyError::File {
+            path: path.into(),
+            source,
+        })?;
+        let HexBytes(bytes) =
+            HexBytes::parse(text.trim()).ok_or_else(|| KeyError::Form { path: path.into() })?;
         Ok(Self(bytes))
     }
 
@@ -59,50 +63,60 @@ impl Key {
     ///
     /// # Errors
     /// When it holds no key, or cannot be made.
-    pub fn read_or_make(path: &Path) -> Result<Self, KeyError> {
-        match make(path) {
+    pub fn read_or_create(path: &Path) -> Result<Self, KeyError> {
+        match create_key_file(path) {
             Ok(key) => Ok(key),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::read(path),
-            Err(source) => Err(KeyError::File { path: path.into(), source }),
+            Err(source) => Err(KeyError::File {
+                path: path.into(),
+                source,
+            }),
         }
     }
 
-    pub(super) fn tickets(&self) -> hmac::Key {
-        self.purpose(b"nearpath ticket 1")
+    pub(super) fn ticket_key(&self) -> hmac::Key {
+        self.derive_key(b"nearpath ticket 1")
     }
 
-    pub(super) fn crossings(&self) -> hmac::Key {
-        self.purpose(b"nearpath relay 1")
+    pub(super) fn relay_key(&self) -> hmac::Key {
+        self.derive_key(b"nearpath relay 1")
     }
 
     /// For what observers ask and answer.
-    pub(crate) fn observing(&self) -> hmac::Key {
-        self.purpose(b"nearpath observe 1")
+    pub(crate) fn observer_key(&self) -> hmac::Key {
+        self.derive_key(b"nearpath observe 1")
     }
 
-    fn purpose(&self, text: &[u8]) -> hmac::Key {
+    fn derive_key(&self, text: &[u8]) -> hmac::Key {
         let outer = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
         hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&outer, text).as_ref())
     }
 }
 
 /// Under its name the file is whole from the first moment, and an existing one is never replaced.
-fn make(path: &Path) -> io::Result<Key> {
+fn create_key_file(path: &Path) -> io::Result<RendezvousKey> {
     if path.exists() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     let mut bytes = [0; 32];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("the machine gives no random bytes"))?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| io::Error::other("the machine gives no random bytes"))?;
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".{}", std::process::id()));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    let linked =
-        writeln!(file, "{}", Hex(bytes)).and_then(|()| file.sync_all()).and_then(|()| fs::hard_link(&draft, path));
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&draft)?;
+    let linked = writeln!(file, "{}", HexBytes(bytes))
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::hard_link(&draft, path));
     fs::remove_file(&draft)?;
-    linked.map(|()| Key(bytes))
+    linked.map(|()| RendezvousKey(bytes))
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for RendezvousKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
     }

@@ -5,67 +5,119 @@ use std::os::unix::fs::PermissionsExt;
 use proptest::prelude::*;
 
 use super::*;
-use crate::message::Hex;
+use crate::message::HexBytes;
 
-fn ticket() -> Ticket {
-    let job: Job = "sort".parse().unwrap();
-    Ticket { you: job.worker(&"map".parse().unwrap(), 3), job, leader: false, until: 1000 }
+fn worker_ticket() -> WorkerTicket {
+    let job: JobName = "sort".parse().unwrap();
+    WorkerTicket {
+        you: job.worker_identity(&"map".parse().unwrap(), 3),
+        job,
+        leader: false,
+        until: 1000,
+    }
 }
 
-fn crossing() -> Crossing {
-    let Ticket { you, job, until, .. } = ticket();
-    let peer = job.worker(&"map".parse().unwrap(), 4);
-    Crossing { session: Hex([9; 16]), job, you, peer, until }
-}
-
-#[test]
-fn a_ticket_opens_until_its_end_and_with_its_key_only() {
-    let (key, other) = (Key::new([1; 32]), Key::new([2; 32]));
-    let text = ticket().mint(&key).0;
-    assert_eq!(Ticket::open(&text, &key, 999), Ok(ticket()));
-    assert_eq!(Ticket::open(&text, &key, 1000), Err(BadSeal::Expired));
-    assert_eq!(Ticket::open(&text, &other, 1), Err(BadSeal::Seal));
-    assert_eq!(Ticket::open("", &key, 1), Err(BadSeal::Form));
-    assert_eq!((Ticket::claims(&text), Ticket::claims("a.b")), (Ok(ticket()), Err(BadSeal::Form)));
-    assert_eq!(Ticket::open(&format!("{text}{}", "A".repeat(LONGEST)), &key, 1), Err(BadSeal::Form));
-}
-
-#[test]
-fn each_door_has_a_key_of_its_own() {
-    let key = Key::new([1; 32]);
-    assert_eq!(Crossing::open(&crossing().mint(&key).0, &key, 1), Ok(crossing()));
-    assert_eq!(Ticket::open(&crossing().mint(&key).0, &key, 1), Err(BadSeal::Seal));
-    assert_eq!(Crossing::open(&ticket().mint(&key).0, &key, 1), Err(BadSeal::Seal));
+fn relay_token() -> RelayToken {
+    let WorkerTicket {
+        you, job, until, ..
+    } = worker_ticket();
+    let peer = job.worker_identity(&"map".parse().unwrap(), 4);
+    RelayToken {
+        session: HexBytes([9; 16]),
+        job,
+        you,
+        peer,
+        until,
+    }
 }
 
 #[test]
-fn a_key_is_made_once_and_for_its_owner() {
+fn a_ticket_verifies_until_it_expires_and_with_its_key_only() {
+    let (key, other) = (RendezvousKey::new([1; 32]), RendezvousKey::new([2; 32]));
+    let text = worker_ticket().mint(&key).0;
+    assert_eq!(WorkerTicket::verify(&text, &key, 999), Ok(worker_ticket()));
+    assert_eq!(
+        WorkerTicket::verify(&text, &key, 1000),
+        Err(TokenError::Expired)
+    );
+    assert_eq!(
+        WorkerTicket::verify(&text, &other, 1),
+        Err(TokenError::BadSignature)
+    );
+    assert_eq!(
+        WorkerTicket::verify("", &key, 1),
+        Err(TokenError::Malformed)
+    );
+    assert_eq!(
+        (
+            WorkerTicket::read_unverified(&text),
+            WorkerTicket::read_unverified("a.b")
+        ),
+        (Ok(worker_ticket()), Err(TokenError::Malformed))
+    );
+    assert_eq!(
+        WorkerTicket::verify(&format!("{text}{}", "A".repeat(MAX_TOKEN_BYTES)), &key, 1),
+        Err(TokenError::Malformed)
+    );
+}
+
+#[test]
+fn tickets_and_relay_tokens_have_different_keys() {
+    let key = RendezvousKey::new([1; 32]);
+    assert_eq!(
+        RelayToken::verify(&relay_token().mint(&key).0, &key, 1),
+        Ok(relay_token())
+    );
+    assert_eq!(
+        WorkerTicket::verify(&relay_token().mint(&key).0, &key, 1),
+        Err(TokenError::BadSignature)
+    );
+    assert_eq!(
+        RelayToken::verify(&worker_ticket().mint(&key).0, &key, 1),
+        Err(TokenError::BadSignature)
+    );
+}
+
+#[test]
+fn a_key_file_is_created_once_for_its_owner() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("key");
-    assert!(Key::read(&path).is_err());
-    let made = Key::read_or_make(&path).unwrap();
-    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let text = ticket().mint(&made).0;
-    assert!(Ticket::open(&text, &Key::read_or_make(&path).unwrap(), 1).is_ok());
-    assert!(Ticket::open(&text, &Key::read(&path).unwrap(), 1).is_ok());
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no draft stays");
+    assert!(RendezvousKey::read(&path).is_err());
+    let made = RendezvousKey::read_or_create(&path).unwrap();
+    assert_eq!(
+        std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    let text = worker_ticket().mint(&made).0;
+    assert!(WorkerTicket::verify(&text, &RendezvousKey::read_or_create(&path).unwrap(), 1).is_ok());
+    assert!(WorkerTicket::verify(&text, &RendezvousKey::read(&path).unwrap(), 1).is_ok());
+    assert_eq!(
+        std::fs::read_dir(folder.path()).unwrap().count(),
+        1,
+        "no draft stays"
+    );
     std::fs::write(&path, "short").unwrap();
-    assert!(Key::read_or_make(&path).unwrap_err().to_string().contains("64"));
+    assert!(
+        RendezvousKey::read_or_create(&path)
+            .unwrap_err()
+            .to_string()
+            .contains("64")
+    );
 }
 
 proptest! {
     #[test]
     fn a_changed_letter_opens_nothing(at: prop::sample::Index, letter in "[A-Za-z0-9_.-]") {
-        let key = Key::new([1; 32]);
-        let text = ticket().mint(&key).0;
+        let key = RendezvousKey::new([1; 32]);
+        let text = worker_ticket().mint(&key).0;
         let at = at.index(text.len());
         let changed = format!("{}{letter}{}", &text[..at], &text[at + 1..]);
         prop_assume!(changed != text);
-        prop_assert!(Ticket::open(&changed, &key, 1).is_err(), "{}", changed);
+        prop_assert!(WorkerTicket::verify(&changed, &key, 1).is_err(), "{}", changed);
     }
 
     #[test]
     fn any_text_opens_nothing(text: String) {
-        prop_assert!(Ticket::open(&text, &Key::new([1; 32]), 1).is_err());
+        prop_assert!(WorkerTicket::verify(&text, &RendezvousKey::new([1; 32]), 1).is_err());
     }
 }

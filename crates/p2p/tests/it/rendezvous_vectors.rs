@@ -5,84 +5,157 @@
 use std::path::Path;
 
 use nearpath_p2p::message::{
-    Base64, Bye, Granted, Hex, HungUp, Observe, Observer, Offered, Pass, Refusal, Report, Said, Told, Welcome, Word,
+    Base64Bytes, CallRefusal, CloseReason, ControlWelcome, HangUpReason, HexBytes, JobReport,
+    ObserverAccess, ObserverAddress, OfferedCandidate, RendezvousMessage, SessionGrant,
+    SessionMessage, SignedToken, WorkerMessage,
 };
-use nearpath_p2p::punch::candidate::Kind;
+use nearpath_p2p::punch::candidate::CandidateKind;
 use nearpath_p2p::punch::{Candidate, Transport};
-use nearpath_p2p::reflexive_address::{Asker, From, Judge, Question, Verdict};
-use nearpath_p2p::ticket::{Crossing, Job, Key, Ticket};
+use nearpath_p2p::reflexive_address::{
+    BindingClient, BindingDecision, BindingRequest, ObserverPolicy, ResponseOrigin,
+};
+use nearpath_p2p::ticket::{JobName, RelayToken, RendezvousKey, WorkerTicket};
 use nearpath_types::SpiffeId;
 use serde_json::{Value, json};
 
 const KEY: [u8; 32] = [0xa5; 32];
-const UNTIL: u64 = 1_800_000_000;
+const EXPIRES_AT: u64 = 1_800_000_000;
 const NOW: u64 = 1_799_999_000;
 
-fn job() -> Job {
+fn job_name() -> JobName {
     "sort".parse().unwrap()
 }
 
-fn worker(name: &str, number: u64) -> SpiffeId {
-    job().worker(&name.parse().unwrap(), number)
+fn worker_identity(name: &str, number: u64) -> SpiffeId {
+    job_name().worker_identity(&name.parse().unwrap(), number)
 }
 
-fn session() -> Hex<16> {
-    Hex(std::array::from_fn(|n| n as u8))
+fn session_id() -> HexBytes<16> {
+    HexBytes(std::array::from_fn(|n| n as u8))
 }
 
-fn tickets() -> Value {
-    let key = Key::new(KEY);
-    let ticket = Ticket { you: worker("map", 3), job: job(), leader: false, until: UNTIL };
-    let leader = Ticket { you: worker("lead", 0), leader: true, ..ticket.clone() };
-    let (you, peer) = (worker("map", 3), worker("reduce", 1));
-    let pass = Crossing { session: session(), job: job(), you, peer, until: UNTIL };
+fn ticket_vectors() -> Value {
+    let key = RendezvousKey::new(KEY);
+    let ticket = WorkerTicket {
+        you: worker_identity("map", 3),
+        job: job_name(),
+        leader: false,
+        until: EXPIRES_AT,
+    };
+    let leader = WorkerTicket {
+        you: worker_identity("lead", 0),
+        leader: true,
+        ..ticket.clone()
+    };
+    let (you, peer) = (worker_identity("map", 3), worker_identity("reduce", 1));
+    let pass = RelayToken {
+        session: session_id(),
+        job: job_name(),
+        you,
+        peer,
+        until: EXPIRES_AT,
+    };
     for one in [&ticket, &leader] {
-        assert_eq!(Ticket::open(&one.mint(&key).0, &key, NOW).as_ref(), Ok(one));
+        assert_eq!(
+            WorkerTicket::verify(&one.mint(&key).0, &key, NOW).as_ref(),
+            Ok(one)
+        );
     }
-    assert_eq!(Crossing::open(&pass.mint(&key).0, &key, NOW), Ok(pass.clone()));
+    assert_eq!(
+        RelayToken::verify(&pass.mint(&key).0, &key, NOW),
+        Ok(pass.clone())
+    );
     json!({
-        "key": Hex(KEY),
+        "key": HexBytes(KEY),
         "ticket": { "is": ticket, "text": ticket.mint(&key) },
         "leader": { "is": leader, "text": leader.mint(&key) },
         "pass": { "is": pass, "text": pass.mint(&key) },
     })
 }
 
-fn call(hello: Option<Base64>) -> Said {
-    Said::Call { call: 1, peer: worker("reduce", 1), about: "map to reduce".into(), within: 30_000, hello }
+fn call_message(hello: Option<Base64Bytes>) -> WorkerMessage {
+    WorkerMessage::Call {
+        call: 1,
+        peer: worker_identity("reduce", 1),
+        about: "map to reduce".into(),
+        within: 30_000,
+        hello,
+    }
 }
 
-fn hello() -> Base64 {
-    Base64((&b"the first ones"[..]).into())
+fn hello_bytes() -> Base64Bytes {
+    Base64Bytes((&b"the first ones"[..]).into())
 }
 
-fn said() -> Vec<Said> {
-    let session = session();
-    let candidate =
-        |kind, transport, addr: &str| Offered::from(Candidate::new(kind, transport, addr.parse().unwrap(), 7));
+fn worker_messages() -> Vec<WorkerMessage> {
+    let session = session_id();
+    let candidate = |kind, transport, addr: &str| {
+        OfferedCandidate::from(Candidate::new(kind, transport, addr.parse().unwrap(), 7))
+    };
     let candidates = vec![
-        candidate(Kind::Host, Transport::Tcp, "192.0.2.7:40000"),
-        candidate(Kind::Reflexive, Transport::Udp, "[2001:db8::7]:40001"),
+        candidate(CandidateKind::Host, Transport::Tcp, "192.0.2.7:40000"),
+        candidate(
+            CandidateKind::Reflexive,
+            Transport::Udp,
+            "[2001:db8::7]:40001",
+        ),
     ];
     vec![
-        call(None),
-        call(Some(hello())),
-        Said::Tell { session, word: Word::Offer { candidates } },
-        Said::Tell { session, word: Word::Relay },
-        Said::Tell { session, word: Word::Text { piece: 4, has: 2, text: r#"{"moved":{"at":517}}"#.into() } },
-        Said::Tell { session, word: Word::Has { pieces: 5 } },
-        Said::HangUp { session },
-        Said::Report { to: None, report: Report::Ready },
-        Said::Report { to: None, report: Report::Finished },
-        Said::Report { to: Some(worker("reduce", 1)), report: Report::Available { output: "part-3".into() } },
-        Said::Report { to: None, report: Report::Failed { why: "no room on the disk".into() } },
-        Said::Report { to: None, report: Report::Other { body: json!({ "rows": 44 }) } },
+        call_message(None),
+        call_message(Some(hello_bytes())),
+        WorkerMessage::Tell {
+            session,
+            word: SessionMessage::Offer { candidates },
+        },
+        WorkerMessage::Tell {
+            session,
+            word: SessionMessage::Relay,
+        },
+        WorkerMessage::Tell {
+            session,
+            word: SessionMessage::Text {
+                piece: 4,
+                has: 2,
+                text: r#"{"moved":{"at":517}}"#.into(),
+            },
+        },
+        WorkerMessage::Tell {
+            session,
+            word: SessionMessage::Has { pieces: 5 },
+        },
+        WorkerMessage::HangUp { session },
+        WorkerMessage::Report {
+            to: None,
+            report: JobReport::Ready,
+        },
+        WorkerMessage::Report {
+            to: None,
+            report: JobReport::Finished,
+        },
+        WorkerMessage::Report {
+            to: Some(worker_identity("reduce", 1)),
+            report: JobReport::Available {
+                output: "part-3".into(),
+            },
+        },
+        WorkerMessage::Report {
+            to: None,
+            report: JobReport::Failed {
+                why: "no room on the disk".into(),
+            },
+        },
+        WorkerMessage::Report {
+            to: None,
+            report: JobReport::Other {
+                body: json!({ "rows": 44 }),
+            },
+        },
     ]
 }
 
-fn told() -> Vec<Told> {
-    let session = session();
-    let server = |transport, addr: &str, second_address, second_port| Observer {
+fn rendezvous_messages() -> Vec<RendezvousMessage> {
+    let session = session_id();
+    let server = |transport, addr: &str, second_address, second_port| ObserverAddress {
         transport,
         addr: addr.parse().unwrap(),
         second_address,
@@ -92,62 +165,110 @@ fn told() -> Vec<Told> {
         server(Transport::Udp, "203.0.113.7:7844", false, false),
         server(Transport::Tcp, "0.0.0.0:7845", true, true),
     ];
-    let observe = Observe { token: Hex([1; 16]), key: Hex([2; 32]), servers };
+    let observe = ObserverAccess {
+        token: HexBytes([1; 16]),
+        key: HexBytes([2; 32]),
+        servers,
+    };
     let seen = "192.0.2.7:50000".parse().unwrap();
-    let welcome = Welcome { you: worker("map", 3), job: "sort".into(), leader: false, seen, life: 900_000, observe };
-    let granted = Granted {
+    let welcome = ControlWelcome {
+        you: worker_identity("map", 3),
+        job: "sort".into(),
+        leader: false,
+        seen,
+        life: 900_000,
+        observe,
+    };
+    let granted = SessionGrant {
         call: Some(1),
-        peer: worker("reduce", 1),
+        peer: worker_identity("reduce", 1),
         about: "map to reduce".into(),
         session,
-        secret: Hex([3; 32]),
-        expires: UNTIL,
+        secret: HexBytes([3; 32]),
+        expires: EXPIRES_AT,
         life: 600_000,
-        pass: Pass("e30.AA".into()),
+        pass: SignedToken("e30.AA".into()),
         hello: None,
     };
-    let called = Granted { call: None, ..granted.clone() };
-    let greeted = Granted { hello: Some(hello()), ..called.clone() };
-    let mut all = vec![Told::Welcome(welcome)];
-    all.extend([granted, called, greeted].map(Told::Granted));
-    let refusals = [Refusal::Absent, Refusal::Oneself, Refusal::TooMany, Refusal::TooLong];
-    all.extend(refusals.map(|why| Told::Refused { call: 1, why }));
-    all.push(Told::Tell { session, word: Word::Relay });
-    let ends = [HungUp::Peer, HungUp::Expired, HungUp::NoSuch, HungUp::Absent];
-    all.extend(ends.map(|why| Told::HungUp { session, why }));
-    all.push(Told::Report { from: worker("map", 3), report: Report::Ready });
-    all.extend([None, Some(worker("reduce", 1))].map(|to| Told::Undelivered { to }));
-    let byes = [Bye::Draining, Bye::Displaced, Bye::Expired, Bye::Unreadable, Bye::Slow, Bye::TooMany];
-    all.extend(byes.map(|why| Told::Bye { why }));
+    let incoming = SessionGrant {
+        call: None,
+        ..granted.clone()
+    };
+    let greeted = SessionGrant {
+        hello: Some(hello_bytes()),
+        ..incoming.clone()
+    };
+    let mut all = vec![RendezvousMessage::Welcome(welcome)];
+    all.extend([granted, incoming, greeted].map(RendezvousMessage::Granted));
+    let refusals = [
+        CallRefusal::Absent,
+        CallRefusal::Oneself,
+        CallRefusal::TooMany,
+        CallRefusal::TooLong,
+    ];
+    all.extend(refusals.map(|why| RendezvousMessage::Refused { call: 1, why }));
+    all.push(RendezvousMessage::Tell {
+        session,
+        word: SessionMessage::Relay,
+    });
+    let hang_up_reasons = [
+        HangUpReason::Peer,
+        HangUpReason::Expired,
+        HangUpReason::NoSuch,
+        HangUpReason::Absent,
+    ];
+    all.extend(hang_up_reasons.map(|why| RendezvousMessage::HungUp { session, why }));
+    all.push(RendezvousMessage::Report {
+        from: worker_identity("map", 3),
+        report: JobReport::Ready,
+    });
+    all.extend(
+        [None, Some(worker_identity("reduce", 1))].map(|to| RendezvousMessage::Undelivered { to }),
+    );
+    let close_reasons = [
+        CloseReason::Draining,
+        CloseReason::Displaced,
+        CloseReason::Expired,
+        CloseReason::Unreadable,
+        CloseReason::Slow,
+        CloseReason::TooMany,
+    ];
+    all.extend(close_reasons.map(|why| RendezvousMessage::Bye { why }));
     all
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn hex_text(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn observing() -> Value {
-    let judge = Judge::new(&Key::new(KEY));
-    let (token, key) = judge.token(UNTIL, [9; 8]);
-    let asker = Asker::new(token, &key);
+fn binding_vectors() -> Value {
+    let policy = ObserverPolicy::new(&RendezvousKey::new(KEY));
+    let (token, key) = policy.mint_token(EXPIRES_AT, [9; 8]);
+    let client = BindingClient::new(token, &key);
     let one = |addr: &str| {
-        let question = asker.ask(&Question { from: From::Here, number: 7, cookie: [0; 16] });
-        let verdict = judge.judge(&question, (false, false), addr.parse().unwrap(), NOW);
-        let Verdict::Answer { bytes, .. } = verdict else { panic!("no answer") };
-        let cookie = asker.read(&bytes).unwrap().cookie;
-        json!({ "from": addr, "question": hex(&question), "answer": hex(&bytes), "cookie": hex(&cookie) })
+        let question = client.encode_request(&BindingRequest {
+            origin: ResponseOrigin::SameSocket,
+            transaction_id: 7,
+            cookie: [0; 16],
+        });
+        let decision = policy.decide(&question, (false, false), addr.parse().unwrap(), NOW);
+        let BindingDecision::Respond { bytes, .. } = decision else {
+            panic!("no answer")
+        };
+        let cookie = client.decode_response(&bytes).unwrap().cookie;
+        json!({ "from": addr, "question": hex_text(&question), "answer": hex_text(&bytes), "cookie": hex_text(&cookie) })
     };
     json!({ "token": token, "key": key, "asked": [one("192.0.2.7:40000"), one("[2001:db8::7]:40001")] })
 }
 
 #[test]
-fn the_vectors_are_what_is_said() {
+fn the_vectors_match_the_code() {
     let vectors = json!({
         "about": "Examples for contract/rendezvous.md. Bytes are in hexadecimal. `said` and `told` are messages of a line.",
-        "tickets": tickets(),
-        "said": said(),
-        "told": told(),
-        "observing": observing(),
+        "tickets": ticket_vectors(),
+        "said": worker_messages(),
+        "told": rendezvous_messages(),
+        "observing": binding_vectors(),
     });
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contract/vectors/rendezvous.json");
     if std::env::var_os("NEARPATH_WRITE_VECTORS").is_some() {
@@ -155,10 +276,23 @@ fn the_vectors_are_what_is_said() {
     }
     let written: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(written, vectors);
-    for (text, message) in written["said"].as_array().unwrap().iter().zip(said()) {
-        assert_eq!(Said::read(&text.to_string()), Some(message));
+    for (text, message) in written["said"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(worker_messages())
+    {
+        assert_eq!(WorkerMessage::parse(&text.to_string()), Some(message));
     }
-    for (text, message) in written["told"].as_array().unwrap().iter().zip(told()) {
-        assert_eq!(serde_json::from_value::<Told>(text.clone()).unwrap(), message);
+    for (text, message) in written["told"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(rendezvous_messages())
+    {
+        assert_eq!(
+            serde_json::from_value::<RendezvousMessage>(text.clone()).unwrap(),
+            message
+        );
     }
 }

@@ -1,14 +1,16 @@
 //! `pool`: a warm socket in the place of the function's own. The egress proxy takes every connection that something stands against.
 
-use crate::{EgressFacts, Obstacle, SocketState, first};
+use crate::{EgressFacts, Obstacle, SocketState, first_obstacle};
 
 pub(crate) fn obstacle(facts: &EgressFacts) -> Option<Obstacle> {
-    let before = first(&[(!facts.plain_tcp, Obstacle::NeedsAdapter)]);
+    let before = first_obstacle(&[(!facts.plain_tcp, Obstacle::NeedsAdapter)]);
     // A warm socket is asked for last: none leaves the pool for a socket that it cannot replace.
-    before.or_else(|| socket(facts.socket)).or_else(|| first(&[(!facts.warm_socket, Obstacle::NoWarmSocket)]))
+    before
+        .or_else(|| socket_obstacle(facts.socket))
+        .or_else(|| first_obstacle(&[(!facts.warm_socket, Obstacle::NoWarmSocket)]))
 }
 
-fn socket(state: SocketState) -> Option<Obstacle> {
+fn socket_obstacle(state: SocketState) -> Option<Obstacle> {
     match state {
         SocketState::New => None,
         SocketState::OtherKind => Some(Obstacle::SocketKind),
@@ -25,15 +27,27 @@ fn socket(state: SocketState) -> Option<Obstacle> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Path, select};
+    use crate::{Path, select_paths};
 
     #[test]
     fn only_a_new_socket_for_a_plain_destination_is_replaced() {
-        for facts in EgressFacts::every() {
-            let is_replaced = facts.plain_tcp && facts.socket == SocketState::New && facts.warm_socket;
-            assert_eq!(select(&facts).allows(Path::Pool), is_replaced, "{facts:?}");
+        for facts in EgressFacts::all_combinations() {
+            let is_replaced =
+                facts.plain_tcp && facts.socket == SocketState::New && facts.warm_socket;
+            assert_eq!(
+                select_paths(&facts).allows_path(Path::Pool),
+                is_replaced,
+                "{facts:?}"
+            );
         }
-        let empty = select(&EgressFacts { plain_tcp: true, socket: SocketState::New, warm_socket: false });
-        assert_eq!(empty.obstacles().next(), Some((Path::Pool, Obstacle::NoWarmSocket)));
+        let empty = select_paths(&EgressFacts {
+            plain_tcp: true,
+            socket: SocketState::New,
+            warm_socket: false,
+        });
+        assert_eq!(
+            empty.obstacles().next(),
+            Some((Path::Pool, Obstacle::NoWarmSocket))
+        );
     }
 }

@@ -18,18 +18,38 @@ pub(crate) fn obstacle(facts: &LinkFacts) -> Option<Obstacle> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Path, PathChoice, select};
+    use crate::{Path, PathChoice, select_paths};
 
     #[test]
     fn a_link_is_relayed_until_a_direct_connection_is_there() {
-        for facts in LinkFacts::every() {
-            let (plan, is_connected) = (select(&facts), facts.direct == DirectSearch::Connected);
-            assert_eq!(plan.allows(Path::Punch), is_connected, "{facts:?}");
-            assert_eq!(plan.allows(Path::Relay), facts.relay_allowed, "{facts:?}");
-            let path = if is_connected || !facts.relay_allowed { Path::Punch } else { Path::Relay };
-            assert_eq!(plan.first().path, path, "{facts:?}");
+        for facts in LinkFacts::all_combinations() {
+            let (plan, is_connected) = (
+                select_paths(&facts),
+                facts.direct == DirectSearch::Connected,
+            );
+            assert_eq!(plan.allows_path(Path::Punch), is_connected, "{facts:?}");
+            assert_eq!(
+                plan.allows_path(Path::Relay),
+                facts.relay_allowed,
+                "{facts:?}"
+            );
+            let path = if is_connected || !facts.relay_allowed {
+                Path::Punch
+            } else {
+                Path::Relay
+            };
+            assert_eq!(plan.first_choice().path, path, "{facts:?}");
         }
-        let searching = select(&LinkFacts { direct: DirectSearch::Running, relay_allowed: true });
-        assert_eq!(searching.first(), PathChoice { path: Path::Relay, obstacle: Some(Obstacle::Searching) });
+        let searching = select_paths(&LinkFacts {
+            direct: DirectSearch::Running,
+            relay_allowed: true,
+        });
+        assert_eq!(
+            searching.first_choice(),
+            PathChoice {
+                path: Path::Relay,
+                obstacle: Some(Obstacle::Searching)
+            }
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! `relay`: bytes between two workers, forwarded by the rendezvous.
 
-use crate::{LinkFacts, Obstacle, first};
+use crate::{LinkFacts, Obstacle, first_obstacle};
 
 pub(crate) fn obstacle(facts: &LinkFacts) -> Option<Obstacle> {
-    first(&[(!facts.relay_allowed, Obstacle::Excluded)])
+    first_obstacle(&[(!facts.relay_allowed, Obstacle::Excluded)])
 }

@@ -1,19 +1,24 @@
 //! `tls`: HTTP over TLS. It stands in for QUIC.
 
-use nearpath_types::policy::Transport;
+use nearpath_types::policy::CallTransport;
 
-use crate::{CallFacts, Obstacle, first};
+use crate::{CallFacts, Obstacle, first_obstacle};
 
 pub(crate) fn obstacle(facts: &CallFacts) -> Option<Obstacle> {
-    let CallFacts { edge, transport, .. } = facts;
+    let CallFacts {
+        edge, transport, ..
+    } = facts;
     let is_wanted = match transport.wanted {
-        Transport::Quic | Transport::Tls13 | Transport::Tls12 => true,
-        Transport::Auto => !edge.same_node,
-        Transport::Tcp => false,
+        CallTransport::Quic | CallTransport::Tls13 | CallTransport::Tls12 => true,
+        CallTransport::Auto => !edge.same_node,
+        CallTransport::Tcp => false,
     };
-    first(&[
+    first_obstacle(&[
         (!is_wanted, Obstacle::Excluded),
-        (!transport.caller_has_certificate, Obstacle::CallerNoIdentity),
+        (
+            !transport.caller_has_certificate,
+            Obstacle::CallerNoIdentity,
+        ),
         (!transport.callee_has_certificate, Obstacle::NoIdentity),
         (!transport.tls, Obstacle::NoTls),
     ])

@@ -10,26 +10,26 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::traffic_meter::Meter;
-use nearpath_p2p::websocket::Web;
+use crate::traffic_meter::TrafficMeter;
+use nearpath_p2p::websocket::WebSocket;
 
 /// How long a close may take.
-const CLOSING: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-type Ear = SplitStream<Web>;
-type Mouth = SplitSink<Web, Message>;
+type RelayReader = SplitStream<WebSocket>;
+type RelayWriter = SplitSink<WebSocket, Message>;
 
 /// Why a relay ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
+enum RelayEndReason {
     /// Its sender has closed: nothing is missing.
     Closed,
     /// Its sender is gone without a word.
-    Gone,
+    SenderLost,
     /// Its receiver is gone without a word.
-    Lost,
+    ReceiverLost,
     /// Its receiver does not read for too long.
-    Deaf,
+    ReceiverStalled,
     /// One of the ends has come anew.
     Displaced,
     /// Nothing has gone over the relay for too long.
@@ -37,118 +37,188 @@ enum Why {
 }
 
 /// Passes frames on, both ways, until one end closes or breaks, or has come anew. `first` came from `a` before `b` was here.
-pub(super) async fn join(
-    a: Web,
-    b: Web,
+pub(super) async fn join_ends(
+    a: WebSocket,
+    b: WebSocket,
     first: Option<Message>,
-    meter: &Meter,
+    meter: &TrafficMeter,
     displaced: oneshot::Receiver<()>,
-) -> Parting {
+) -> EndedRelay {
     let ((mut a_mouth, mut a_ear), (mut b_mouth, mut b_ear)) = (a.split(), b.split());
-    let (why, from_a) = tokio::select! {
-        why = pump(&mut a_ear, &mut b_mouth, first, meter) => (why, true),
-        why = pump(&mut b_ear, &mut a_mouth, None, meter) => (why, false),
-        Ok(()) = displaced => (Why::Displaced, true),
+    let (reason, from_a) = tokio::select! {
+        why = forward_frames(&mut a_ear, &mut b_mouth, first, meter) => (why, true),
+        why = forward_frames(&mut b_ear, &mut a_mouth, None, meter) => (why, false),
+        Ok(()) = displaced => (RelayEndReason::Displaced, true),
     };
-    tracing::debug!(?why, from_a, "a relay has ended");
-    let ((speaker, speakers), (listener, listeners)) =
-        if from_a { ((a_mouth, a_ear), (b_mouth, b_ear)) } else { ((b_mouth, b_ear), (a_mouth, a_ear)) };
-    Parting { why, speaker, listener, ears: [speakers, listeners] }
-}
-
-/// A relay that has ended, and whose ends were not told.
-pub(super) struct Parting {
-    why: Why,
-    speaker: Mouth,
-    listener: Mouth,
-    ears: [Ear; 2],
-}
-
-impl Parting {
-    /// Tells them.
-    pub(super) async fn part(self) {
-        let Self { why, mut speaker, mut listener, ears: [mut one, mut other] } = self;
-        let all = async {
-            match why {
-                Why::Closed => say(&mut listener, CloseCode::Normal, "").await,
-                Why::Gone => say(&mut listener, CloseCode::Restart, "the other end of the relay is gone").await,
-                Why::Lost => say(&mut speaker, CloseCode::Restart, "the other end of the relay is gone").await,
-                Why::Deaf => say(&mut speaker, CloseCode::Policy, "the other end of the relay does not read").await,
-                Why::Displaced => both(&mut speaker, &mut listener, CloseCode::Restart, "an end has come anew").await,
-                Why::Idle => {
-                    let why = "nothing went over the relay for too long";
-                    both(&mut speaker, &mut listener, CloseCode::Policy, why).await;
-                }
-            }
-            tokio::join!(hear_out(&mut one), hear_out(&mut other));
-        };
-        let _ = tokio::time::timeout(CLOSING, all).await; // whoever does not close by then is cut off
+    tracing::debug!(?reason, from_a, "a relay has ended");
+    let ((speaker, speakers), (listener, listeners)) = if from_a {
+        ((a_mouth, a_ear), (b_mouth, b_ear))
+    } else {
+        ((b_mouth, b_ear), (a_mouth, a_ear))
+    };
+    EndedRelay {
+        reason,
+        sender: speaker,
+        receiver: listener,
+        readers: [speakers, listeners],
     }
 }
 
-async fn both(one: &mut Mouth, other: &mut Mouth, code: CloseCode, why: &'static str) {
-    tokio::join!(say(one, code, why), say(other, code, why));
+/// A relay that has ended, and whose ends were not told.
+pub(super) struct EndedRelay {
+    reason: RelayEndReason,
+    sender: RelayWriter,
+    receiver: RelayWriter,
+    readers: [RelayReader; 2],
+}
+
+impl EndedRelay {
+    /// Tells them.
+    pub(super) async fn notify_ends(self) {
+        let Self {
+            reason: why,
+            sender: mut speaker,
+            receiver: mut listener,
+            readers: [mut one, mut other],
+        } = self;
+        let all = async {
+            match why {
+                RelayEndReason::Closed => send_close(&mut listener, CloseCode::Normal, "").await,
+                RelayEndReason::SenderLost => {
+                    send_close(
+                        &mut listener,
+                        CloseCode::Restart,
+                        "the other end of the relay is gone",
+                    )
+                    .await
+                }
+                RelayEndReason::ReceiverLost => {
+                    send_close(
+                        &mut speaker,
+                        CloseCode::Restart,
+                        "the other end of the relay is gone",
+                    )
+                    .await
+                }
+                RelayEndReason::ReceiverStalled => {
+                    send_close(
+                        &mut speaker,
+                        CloseCode::Policy,
+                        "the other end of the relay does not read",
+                    )
+                    .await
+                }
+                RelayEndReason::Displaced => {
+                    close_both(
+                        &mut speaker,
+                        &mut listener,
+                        CloseCode::Restart,
+                        "an end has come anew",
+                    )
+                    .await
+                }
+                RelayEndReason::Idle => {
+                    let reason = "nothing went over the relay for too long";
+                    close_both(&mut speaker, &mut listener, CloseCode::Policy, reason).await;
+                }
+            }
+            tokio::join!(drain_until_closed(&mut one), drain_until_closed(&mut other));
+        };
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, all).await; // whoever does not close by then is cut off
+    }
+}
+
+async fn close_both(
+    one: &mut RelayWriter,
+    other: &mut RelayWriter,
+    code: CloseCode,
+    reason: &'static str,
+) {
+    tokio::join!(
+        send_close(one, code, reason),
+        send_close(other, code, reason)
+    );
 }
 
 /// Tells an end that has no other why there is nothing for it.
-pub(super) async fn farewell(web: Web, code: CloseCode, why: &'static str) {
-    let (mut mouth, mut ear) = web.split();
+pub(super) async fn close_with_reason(socket: WebSocket, code: CloseCode, reason: &'static str) {
+    let (mut writer, mut reader) = socket.split();
     let all = async {
-        say(&mut mouth, code, why).await;
-        hear_out(&mut ear).await;
+        send_close(&mut writer, code, reason).await;
+        drain_until_closed(&mut reader).await;
     };
-    let _ = tokio::time::timeout(CLOSING, all).await; // as above
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, all).await; // as above
 }
 
-async fn say(to: &mut Mouth, code: CloseCode, why: &'static str) {
-    let _ = to.send(Message::Close(Some(CloseFrame { code, reason: Cow::from(why).into_owned().into() }))).await; // it may be gone
+async fn send_close(to: &mut RelayWriter, code: CloseCode, reason: &'static str) {
+    let _ = to
+        .send(Message::Close(Some(CloseFrame {
+            code,
+            reason: Cow::from(reason).into_owned().into(),
+        })))
+        .await; // it may be gone
 }
 
 /// Until the other end has closed, too.
-async fn hear_out(from: &mut Ear) {
+async fn drain_until_closed(from: &mut RelayReader) {
     while let Some(Ok(_)) = from.next().await {}
 }
 
 /// Whether an end lives, the kernel asks (see `door`): one that has stopped reading for a while answers no ping.
-async fn pump(from: &mut Ear, to: &mut Mouth, first: Option<Message>, meter: &Meter) -> Why {
+async fn forward_frames(
+    from: &mut RelayReader,
+    to: &mut RelayWriter,
+    first: Option<Message>,
+    meter: &TrafficMeter,
+) -> RelayEndReason {
     if let Some(first) = first
-        && let Err(why) = pass(to, first, meter).await
+        && let Err(reason) = forward_message(to, first, meter).await
     {
-        return why;
+        return reason;
     }
-    let look = meter.idle() / 4;
+    let check_interval = meter.idle_timeout() / 4;
     loop {
-        match tokio::time::timeout(look, from.next()).await {
-            Err(_) if meter.is_idle() => return Why::Idle,
+        match tokio::time::timeout(check_interval, from.next()).await {
+            Err(_) if meter.is_idle() => return RelayEndReason::Idle,
             Err(_) => {}
             // Something between, which is about to end, may close with another code: then frames may be missing.
-            Ok(Some(Ok(Message::Close(Some(frame))))) if frame.code != CloseCode::Normal => return Why::Gone,
-            Ok(Some(Ok(Message::Close(_)))) => return Why::Closed,
-            Ok(None | Some(Err(_))) => return Why::Gone,
+            Ok(Some(Ok(Message::Close(Some(frame))))) if frame.code != CloseCode::Normal => {
+                return RelayEndReason::SenderLost;
+            }
+            Ok(Some(Ok(Message::Close(_)))) => return RelayEndReason::Closed,
+            Ok(None | Some(Err(_))) => return RelayEndReason::SenderLost,
             Ok(Some(Ok(message))) => {
                 if matches!(message, Message::Binary(_) | Message::Text(_))
-                    && let Err(why) = pass(to, message, meter).await
+                    && let Err(reason) = forward_message(to, message, meter).await
                 {
-                    return why;
+                    return reason;
                 }
             }
         }
     }
 }
 
-async fn pass(to: &mut Mouth, message: Message, meter: &Meter) -> Result<(), Why> {
-    let wait = meter.pass(message.len());
-    write(to, message, meter).await?;
+async fn forward_message(
+    to: &mut RelayWriter,
+    message: Message,
+    meter: &TrafficMeter,
+) -> Result<(), RelayEndReason> {
+    let wait = meter.record(message.len());
+    send_with_timeout(to, message, meter).await?;
     if !wait.is_zero() {
         tokio::time::sleep(wait).await;
     }
     Ok(())
 }
 
-async fn write(to: &mut Mouth, message: Message, meter: &Meter) -> Result<(), Why> {
-    match tokio::time::timeout(meter.idle(), to.send(message)).await {
+async fn send_with_timeout(
+    to: &mut RelayWriter,
+    message: Message,
+    meter: &TrafficMeter,
+) -> Result<(), RelayEndReason> {
+    match tokio::time::timeout(meter.idle_timeout(), to.send(message)).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) => Err(Why::Lost),
-        Err(_) => Err(Why::Deaf),
+        Ok(Err(_)) => Err(RelayEndReason::ReceiverLost),
+        Err(_) => Err(RelayEndReason::ReceiverStalled),
     }
 }

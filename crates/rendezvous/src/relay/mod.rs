@@ -6,14 +6,19 @@
 mod forward;
 mod pairing;
 
-use nearpath_daemon::drain::Watch;
+use nearpath_daemon::drain::DrainWatch;
 
-pub(super) use pairing::Exchange;
+pub(super) use pairing::RelayExchange;
 
-use nearpath_p2p::ticket::Crossing;
-use nearpath_p2p::websocket::Web;
+use nearpath_p2p::ticket::RelayToken;
+use nearpath_p2p::websocket::WebSocket;
 
 /// Serves one end of a relay, or both if the other waits already.
-pub(super) async fn serve(exchange: &Exchange, web: Web, crossing: Crossing, drain: Watch) {
-    exchange.enter(web, crossing, drain).await;
+pub(super) async fn serve_end(
+    exchange: &RelayExchange,
+    socket: WebSocket,
+    token: RelayToken,
+    drain: DrainWatch,
+) {
+    exchange.serve_end(socket, token, drain).await;
 }

@@ -3,77 +3,114 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::types::{Name, Timer, Waiting};
-use super::{Action, Chance, Desk, LineNo, Moment};
-use nearpath_p2p::message::{LONGEST_ABOUT, LONGEST_HELLO, Refusal, Told};
+use super::types::{StateTimer, WaitingCall, WorkerName};
+use super::{ClockReading, ControlConnectionId, RendezvousAction, RendezvousState, SecretRng};
+use nearpath_p2p::message::{CallRefusal, LONGEST_ABOUT, LONGEST_HELLO, RendezvousMessage};
 
-impl<C: Chance> Desk<C> {
-    pub(super) fn call(&mut self, line: LineNo, name: &Arc<Name>, mut waiting: Waiting, now: Moment) {
-        self.counts.called += 1;
-        if let Some(why) = self.objection(name, &waiting) {
+impl<C: SecretRng> RendezvousState<C> {
+    pub(super) fn handle_call(
+        &mut self,
+        connection: ControlConnectionId,
+        name: &Arc<WorkerName>,
+        mut call: WaitingCall,
+        now: ClockReading,
+    ) {
+        self.counts.calls += 1;
+        if let Some(reason) = self.refusal_for(name, &call) {
             self.counts.refused += 1;
-            self.actions.push(Action::Tell(line, Told::Refused { call: waiting.call, why }));
-        } else if self.line_of(&waiting.peer).is_some() {
-            self.grant(waiting, now);
+            self.actions.push(RendezvousAction::Send(
+                connection,
+                RendezvousMessage::Refused {
+                    call: call.call,
+                    why: reason,
+                },
+            ));
+        } else if self.connection_of(&call.peer).is_some() {
+            self.grant_session(call, now);
         } else {
-            let within = Duration::from_millis(waiting.within.into()).min(self.limits.wait);
-            waiting.until = Some(now.at + within);
-            self.wait(waiting);
+            let within = Duration::from_millis(call.within.into()).min(self.limits.max_call_wait);
+            call.deadline = Some(now.at + within);
+            self.add_waiting(call);
         }
     }
 
-    fn objection(&self, name: &Name, call: &Waiting) -> Option<Refusal> {
+    fn refusal_for(&self, name: &WorkerName, call: &WaitingCall) -> Option<CallRefusal> {
         let worker = self.workers.get(name)?;
-        let awaiting = self.workers.get(&*call.peer).map_or(0, |peer| peer.awaited.len());
-        let busy = worker.sessions.len() >= self.limits.sessions
-            || worker.calls.len() >= self.limits.waiting
-            || awaiting >= self.limits.awaiting;
+        let calls_to_peer = self
+            .workers
+            .get(&*call.peer)
+            .map_or(0, |peer| peer.calls_to_it.len());
+        let is_over_limit = worker.sessions.len() >= self.limits.max_sessions
+            || worker.own_calls.len() >= self.limits.max_waiting_calls
+            || calls_to_peer >= self.limits.max_calls_to_peer;
         let hello = call.hello.as_ref().map_or(0, |hello| hello.0.len());
         match () {
-            () if call.about.len() > LONGEST_ABOUT || hello > LONGEST_HELLO => Some(Refusal::TooLong),
-            () if *call.peer == *name => Some(Refusal::Oneself),
-            () if busy => Some(Refusal::TooMany),
+            () if call.about.len() > LONGEST_ABOUT || hello > LONGEST_HELLO => {
+                Some(CallRefusal::TooLong)
+            }
+            () if *call.peer == *name => Some(CallRefusal::Oneself),
+            () if is_over_limit => Some(CallRefusal::TooMany),
             () => None,
         }
     }
 
-    fn wait(&mut self, waiting: Waiting) {
-        self.last += 1;
-        let number = self.last;
-        self.timers.extend(waiting.until.map(|until| (until, Timer::Wait(number))));
-        self.workers.entry(waiting.caller.clone()).or_default().calls.insert(number);
-        self.workers.entry(waiting.peer.clone()).or_default().awaited.insert(number);
-        self.waiting.insert(number, waiting);
+    fn add_waiting(&mut self, call: WaitingCall) {
+        self.last_call += 1;
+        let number = self.last_call;
+        self.timers
+            .extend(call.deadline.map(|until| (until, StateTimer::Call(number))));
+        self.workers
+            .entry(call.caller.clone())
+            .or_default()
+            .own_calls
+            .insert(number);
+        self.workers
+            .entry(call.peer.clone())
+            .or_default()
+            .calls_to_it
+            .insert(number);
+        self.waiting.insert(number, call);
     }
 
     /// Takes a call out of everywhere.
-    pub(super) fn stop_waiting(&mut self, number: u64) -> Option<Waiting> {
-        let waiting = self.waiting.remove(&number)?;
-        self.timers.remove(&(waiting.until?, Timer::Wait(number)));
-        if let Some(caller) = self.workers.get_mut(&waiting.caller) {
-            caller.calls.remove(&number);
+    pub(super) fn stop_waiting(&mut self, number: u64) -> Option<WaitingCall> {
+        let call = self.waiting.remove(&number)?;
+        self.timers
+            .remove(&(call.deadline?, StateTimer::Call(number)));
+        if let Some(caller) = self.workers.get_mut(&call.caller) {
+            caller.own_calls.remove(&number);
         }
-        if let Some(peer) = self.workers.get_mut(&waiting.peer) {
-            peer.awaited.remove(&number);
+        if let Some(peer) = self.workers.get_mut(&call.peer) {
+            peer.calls_to_it.remove(&number);
         }
-        self.forget_if_done(&waiting.peer);
-        Some(waiting)
+        self.remove_if_unused(&call.peer);
+        Some(call)
     }
 
     /// The peer did not come in time.
-    pub(super) fn give_up_waiting(&mut self, number: u64) {
-        if let Some(waiting) = self.stop_waiting(number) {
+    pub(super) fn expire_call(&mut self, number: u64) {
+        if let Some(call) = self.stop_waiting(number) {
             self.counts.absent += 1;
-            self.tell_worker(&waiting.caller, Told::Refused { call: waiting.call, why: Refusal::Absent });
+            self.send_to_worker(
+                &call.caller,
+                RendezvousMessage::Refused {
+                    call: call.call,
+                    why: CallRefusal::Absent,
+                },
+            );
         }
     }
 
     /// First come, first served.
-    pub(super) fn answer_those_who_waited(&mut self, name: &Name, now: Moment) {
-        let numbers = self.workers.get(name).map(|worker| worker.awaited.clone()).unwrap_or_default();
+    pub(super) fn grant_waiting_calls(&mut self, name: &WorkerName, now: ClockReading) {
+        let numbers = self
+            .workers
+            .get(name)
+            .map(|worker| worker.calls_to_it.clone())
+            .unwrap_or_default();
         for number in numbers {
-            if let Some(waiting) = self.stop_waiting(number) {
-                self.grant(waiting, now);
+            if let Some(call) = self.stop_waiting(number) {
+                self.grant_session(call, now);
             }
         }
     }

@@ -2,109 +2,153 @@
 
 use std::sync::Arc;
 
-use super::types::{Name, Present, Timer};
-use super::{Action, Chance, Desk, LineNo, Moment};
-use nearpath_p2p::message::{Bye, Hex, Told};
-use nearpath_p2p::ticket::Ticket;
+use super::types::{ActiveConnection, StateTimer, WorkerName};
+use super::{ClockReading, ControlConnectionId, RendezvousAction, RendezvousState, SecretRng};
+use nearpath_p2p::message::{CloseReason, HexBytes, RendezvousMessage};
+use nearpath_p2p::ticket::WorkerTicket;
 
-impl<C: Chance> Desk<C> {
+impl<C: SecretRng> RendezvousState<C> {
     /// A worker comes with a line. A worker has one line: the newest, since the older may be one whose end nobody has
     /// heard of. What was kept for the worker follows, and the calls that waited for it.
-    pub fn arrive(&mut self, line: LineNo, ticket: &Ticket, now: Moment) -> Vec<Action> {
-        let name = Arc::new(Name { job: ticket.job.clone(), id: ticket.you.clone() });
-        if let Some(older) = self.line_of(&name) {
+    pub fn connect(
+        &mut self,
+        connection: ControlConnectionId,
+        ticket: &WorkerTicket,
+        now: ClockReading,
+    ) -> Vec<RendezvousAction> {
+        let name = Arc::new(WorkerName {
+            job: ticket.job.clone(),
+            id: ticket.you.clone(),
+        });
+        if let Some(older) = self.connection_of(&name) {
             self.counts.displaced += 1;
-            self.close(older, Bye::Displaced);
+            self.close_connection(older, CloseReason::Displaced);
         }
-        if self.is_full(ticket) {
-            self.actions.push(Action::Close(line, Bye::TooMany));
-            return self.take();
+        if self.is_over_limit(ticket) {
+            self.actions
+                .push(RendezvousAction::Close(connection, CloseReason::TooMany));
+            return self.take_actions();
         }
-        self.counts.arrived += 1;
-        self.enter(line, &name, ticket, now);
-        self.hand_out(line, &name);
-        self.answer_those_who_waited(&name, now);
-        self.take()
+        self.counts.connected += 1;
+        self.add_connection(connection, &name, ticket, now);
+        self.send_kept_messages(connection, &name);
+        self.grant_waiting_calls(&name, now);
+        self.take_actions()
     }
 
     /// A line has ended. Its calls that waited are forgotten; sessions are not.
-    pub fn leave(&mut self, line: LineNo) {
-        let Some(name) = self.lines.remove(&line) else { return };
-        self.remove_from_office(&name, line);
-        let Some(worker) = self.workers.get_mut(&name) else { return };
-        if let Some(present) = worker.line.take() {
-            self.timers.remove(&(present.until, Timer::Line(line)));
+    pub fn disconnect(&mut self, connection: ControlConnectionId) {
+        let Some(name) = self.connections.remove(&connection) else {
+            return;
+        };
+        self.remove_from_job(&name, connection);
+        let Some(worker) = self.workers.get_mut(&name) else {
+            return;
+        };
+        if let Some(active) = worker.connection.take() {
+            self.timers
+                .remove(&(active.until, StateTimer::Connection(connection)));
         }
-        for number in std::mem::take(&mut worker.calls) {
+        for number in std::mem::take(&mut worker.own_calls) {
             self.stop_waiting(number);
         }
-        self.forget_if_done(&name);
+        self.remove_if_unused(&name);
     }
 
     /// Everybody is told that it is over; used once.
-    pub fn close_all(&mut self) -> Vec<Action> {
-        let lines: Vec<LineNo> = self.lines.keys().copied().collect();
-        lines.into_iter().for_each(|line| self.close(line, Bye::Draining));
-        self.take()
+    pub fn close_all(&mut self) -> Vec<RendezvousAction> {
+        let connections: Vec<ControlConnectionId> = self.connections.keys().copied().collect();
+        connections
+            .into_iter()
+            .for_each(|connection| self.close_connection(connection, CloseReason::Draining));
+        self.take_actions()
     }
 
     /// The ticket of a line has come to its end.
-    pub(super) fn expire_line(&mut self, line: LineNo) {
-        self.close(line, Bye::Expired);
+    pub(super) fn expire_connection(&mut self, connection: ControlConnectionId) {
+        self.close_connection(connection, CloseReason::Expired);
     }
 
-    pub(super) fn forget_if_done(&mut self, name: &Name) {
-        if self.workers.get(name).is_some_and(super::Worker::is_forgotten) {
+    pub(super) fn remove_if_unused(&mut self, name: &WorkerName) {
+        if self
+            .workers
+            .get(name)
+            .is_some_and(super::WorkerRecord::is_unused)
+        {
             self.workers.remove(name);
         }
     }
 
-    fn close(&mut self, line: LineNo, why: Bye) {
-        if self.lines.contains_key(&line) {
-            self.actions.push(Action::Close(line, why));
-            self.leave(line);
+    fn close_connection(&mut self, connection: ControlConnectionId, reason: CloseReason) {
+        if self.connections.contains_key(&connection) {
+            self.actions
+                .push(RendezvousAction::Close(connection, reason));
+            self.disconnect(connection);
         }
     }
 
-    fn is_full(&self, ticket: &Ticket) -> bool {
-        let of_the_job = self.offices.get(&ticket.job).map_or(0, |office| office.lines);
-        self.lines.len() >= self.limits.lines || of_the_job >= self.limits.lines_of_a_job
+    fn is_over_limit(&self, ticket: &WorkerTicket) -> bool {
+        let job_connections = self.jobs.get(&ticket.job).map_or(0, |job| job.connections);
+        self.connections.len() >= self.limits.max_connections
+            || job_connections >= self.limits.max_job_connections
     }
 
-    fn enter(&mut self, line: LineNo, name: &Arc<Name>, ticket: &Ticket, now: Moment) {
-        let until = now.at + now.left(ticket.until);
-        self.timers.insert((until, Timer::Line(line)));
-        self.lines.insert(line, name.clone());
+    fn add_connection(
+        &mut self,
+        connection: ControlConnectionId,
+        name: &Arc<WorkerName>,
+        ticket: &WorkerTicket,
+        now: ClockReading,
+    ) {
+        let until = now.at + now.time_left(ticket.until);
+        self.timers
+            .insert((until, StateTimer::Connection(connection)));
+        self.connections.insert(connection, name.clone());
         let worker = self.workers.entry(name.clone()).or_default();
-        worker.line = Some(Present { line, until, until_unix: ticket.until });
-        let office = self.offices.entry(name.job.clone()).or_default();
-        office.lines += 1;
+        worker.connection = Some(ActiveConnection {
+            id: connection,
+            until,
+            until_unix: ticket.until,
+        });
+        let job = self.jobs.entry(name.job.clone()).or_default();
+        job.connections += 1;
         if ticket.leader {
-            office.leader = Some(line);
+            job.leader = Some(connection);
         }
     }
 
-    fn remove_from_office(&mut self, name: &Name, line: LineNo) {
-        let Some(office) = self.offices.get_mut(&name.job) else { return };
-        office.lines -= 1;
-        office.leader = office.leader.filter(|leader| *leader != line);
-        if office.lines == 0 {
-            self.offices.remove(&name.job);
+    fn remove_from_job(&mut self, name: &WorkerName, connection: ControlConnectionId) {
+        let Some(job) = self.jobs.get_mut(&name.job) else {
+            return;
+        };
+        job.connections -= 1;
+        job.leader = job.leader.filter(|leader| *leader != connection);
+        if job.connections == 0 {
+            self.jobs.remove(&name.job);
         }
     }
 
     /// What was said to the worker while it had no line, in the order in which it was said.
-    fn hand_out(&mut self, line: LineNo, name: &Name) {
-        let Some(worker) = self.workers.get(name) else { return };
+    fn send_kept_messages(&mut self, connection: ControlConnectionId, name: &WorkerName) {
+        let Some(worker) = self.workers.get(name) else {
+            return;
+        };
         for id in &worker.sessions {
-            let Some(meeting) = self.sessions.get_mut(id) else { continue };
-            let Some(side) = meeting.side(name) else { continue };
-            let session = Hex(*id);
-            for (to, word) in std::mem::take(&mut meeting.kept) {
+            let Some(session_state) = self.sessions.get_mut(id) else {
+                continue;
+            };
+            let Some(side) = session_state.side_of(name) else {
+                continue;
+            };
+            let session = HexBytes(*id);
+            for (to, word) in std::mem::take(&mut session_state.kept) {
                 if to == side {
-                    self.actions.push(Action::Tell(line, Told::Tell { session, word }));
+                    self.actions.push(RendezvousAction::Send(
+                        connection,
+                        RendezvousMessage::Tell { session, word },
+                    ));
                 } else {
-                    meeting.kept.push_back((to, word));
+                    session_state.kept.push_back((to, word));
                 }
             }
         }

@@ -5,202 +5,299 @@ use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 
-use super::tests::{Counting, id, key, ticket};
+use super::tests::{CountingRng, test_key, worker_id, worker_ticket};
 use super::*;
-use nearpath_p2p::message::{Offered, Parcel, Refusal, SessionText, Word};
+use nearpath_p2p::message::{
+    CallRefusal, OfferedCandidate, RelayedFrame, SessionIdHex, SessionMessage,
+};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "leader"];
 const JOBS: [&str; 2] = ["one", "two"];
 
 #[derive(Debug, Clone)]
-enum Step {
-    Arrive { job: usize, name: usize, life: u64 },
-    Leave { line: usize },
-    Call { line: usize, peer: usize, within: u32 },
-    Tell { line: usize, session: usize },
-    Carry { line: usize, session: usize },
-    HangUp { line: usize, session: usize },
-    Report { line: usize, to: Option<usize> },
-    Pass { millis: u64 },
+enum StateStep {
+    Connect {
+        job: usize,
+        name: usize,
+        life: u64,
+    },
+    Disconnect {
+        line: usize,
+    },
+    Call {
+        line: usize,
+        peer: usize,
+        within: u32,
+    },
+    SendMessage {
+        line: usize,
+        session: usize,
+    },
+    RelayFrame {
+        line: usize,
+        session: usize,
+    },
+    HangUp {
+        line: usize,
+        session: usize,
+    },
+    Report {
+        line: usize,
+        to: Option<usize>,
+    },
+    Advance {
+        millis: u64,
+    },
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let line = || 0..12_usize;
+fn any_step() -> impl Strategy<Value = StateStep> {
+    let connection = || 0..12_usize;
     prop_oneof![
-        3 => (0..2_usize, 0..4_usize, 1..40_u64).prop_map(|(job, name, life)| Step::Arrive { job, name, life }),
-        1 => line().prop_map(|line| Step::Leave { line }),
-        4 => (line(), 0..4_usize, 0..8000_u32).prop_map(|(line, peer, within)| Step::Call { line, peer, within }),
-        4 => (line(), 0..12_usize).prop_map(|(line, session)| Step::Tell { line, session }),
-        3 => (line(), 0..12_usize).prop_map(|(line, session)| Step::Carry { line, session }),
-        1 => (line(), 0..12_usize).prop_map(|(line, session)| Step::HangUp { line, session }),
-        1 => (line(), prop::option::of(0..4_usize)).prop_map(|(line, to)| Step::Report { line, to }),
-        2 => (0..5000_u64).prop_map(|millis| Step::Pass { millis }),
+        3 => (0..2_usize, 0..4_usize, 1..40_u64).prop_map(|(job, name, life)| StateStep::Connect { job, name, life }),
+        1 => connection().prop_map(|line| StateStep::Disconnect { line }),
+        4 => (connection(), 0..4_usize, 0..8000_u32).prop_map(|(line, peer, within)| StateStep::Call { line, peer, within }),
+        4 => (connection(), 0..12_usize).prop_map(|(line, session)| StateStep::SendMessage { line, session }),
+        3 => (connection(), 0..12_usize).prop_map(|(line, session)| StateStep::RelayFrame { line, session }),
+        1 => (connection(), 0..12_usize).prop_map(|(line, session)| StateStep::HangUp { line, session }),
+        1 => (connection(), prop::option::of(0..4_usize)).prop_map(|(line, to)| StateStep::Report { line, to }),
+        2 => (0..5000_u64).prop_map(|millis| StateStep::Advance { millis }),
     ]
 }
 
 /// The desk with what everybody outside knows.
-struct World {
-    desk: Desk<Counting>,
-    now: Moment,
+struct StateWorld {
+    state: RendezvousState<CountingRng>,
+    now: ClockReading,
     millis: u64,
-    lines: Vec<LineNo>,
-    who: HashMap<LineNo, (usize, usize)>,
+    connections: Vec<ControlConnectionId>,
+    owners: HashMap<ControlConnectionId, (usize, usize)>,
     /// Calls without an answer, by line and number.
-    open: HashSet<(LineNo, u32)>,
+    open_calls: HashSet<(ControlConnectionId, u32)>,
     calls: u32,
-    sessions: Vec<SessionText>,
+    sessions: Vec<SessionIdHex>,
     members: HashMap<[u8; 16], HashSet<(usize, usize)>>,
     /// What was told in a session by whom, and how much of it has arrived; words are numbered.
-    said: HashMap<([u8; 16], (usize, usize)), u32>,
-    heard: HashMap<([u8; 16], (usize, usize)), u32>,
+    sent_counts: HashMap<([u8; 16], (usize, usize)), u32>,
+    received_counts: HashMap<([u8; 16], (usize, usize)), u32>,
 }
 
-impl World {
+impl StateWorld {
     fn new() -> Self {
-        let limits = Limits { life: Duration::from_secs(20), kept: 3, sessions: 5, waiting: 3, ..Limits::default() };
+        let limits = StateLimits {
+            session_life: Duration::from_secs(20),
+            max_kept_messages: 3,
+            max_sessions: 5,
+            max_waiting_calls: 3,
+            ..StateLimits::default()
+        };
         Self {
-            desk: Desk::new(key(), limits, Counting::default()),
-            now: Moment { at: Instant::now(), unix: 1000 },
+            state: RendezvousState::new(test_key(), limits, CountingRng::default()),
+            now: ClockReading {
+                at: Instant::now(),
+                unix: 1000,
+            },
             millis: 0,
-            lines: Vec::new(),
-            who: HashMap::new(),
-            open: HashSet::new(),
+            connections: Vec::new(),
+            owners: HashMap::new(),
+            open_calls: HashSet::new(),
             calls: 0,
             sessions: Vec::new(),
             members: HashMap::new(),
-            said: HashMap::new(),
-            heard: HashMap::new(),
+            sent_counts: HashMap::new(),
+            received_counts: HashMap::new(),
         }
     }
 
-    fn step(&mut self, step: &Step) {
+    fn apply(&mut self, step: &StateStep) {
         match *step {
-            Step::Arrive { job, name, life } => self.arrive(job, name, life),
-            Step::Leave { line } => self.with_line(line, |world, line| {
-                world.desk.leave(line);
-                world.gone(line);
+            StateStep::Connect { job, name, life } => self.connect(job, name, life),
+            StateStep::Disconnect { line } => self.with_connection(line, |world, line| {
+                world.state.disconnect(line);
+                world.remove_connection(line);
             }),
-            Step::Call { line, peer, within } => self.with_line(line, |world, line| {
+            StateStep::Call { line, peer, within } => self.with_connection(line, |world, line| {
                 world.calls += 1;
-                world.open.insert((line, world.calls));
-                let said =
-                    Said::Call { call: world.calls, peer: id(NAMES[peer]), about: String::new(), within, hello: None };
-                world.say(line, said);
+                world.open_calls.insert((line, world.calls));
+                let message = WorkerMessage::Call {
+                    call: world.calls,
+                    peer: worker_id(NAMES[peer]),
+                    about: String::new(),
+                    within,
+                    hello: None,
+                };
+                world.send(line, message);
             }),
-            Step::Tell { line, session } => self.with_session(line, session, Self::tell),
-            Step::HangUp { line, session } => {
-                self.with_session(line, session, |world, line, session| world.say(line, Said::HangUp { session }));
+            StateStep::SendMessage { line, session } => {
+                self.with_session(line, session, Self::send_offer)
             }
-            Step::Carry { line, session } => self.with_session(line, session, |world, line, session| {
-                let parcel = Parcel { session, piece: line, has: 0, bytes: Bytes::from_static(b"bytes") };
-                let actions = world.desk.carry(line, session, parcel.write());
-                world.look(actions);
+            StateStep::HangUp { line, session } => {
+                self.with_session(line, session, |world, line, session| {
+                    world.send(line, WorkerMessage::HangUp { session })
+                });
+            }
+            StateStep::RelayFrame { line, session } => {
+                self.with_session(line, session, |world, line, session| {
+                    let relayed = RelayedFrame {
+                        session,
+                        number: line,
+                        acknowledged: 0,
+                        bytes: Bytes::from_static(b"bytes"),
+                    };
+                    let actions = world.state.relay_frame(line, session, relayed.encode());
+                    world.check_actions(actions);
+                })
+            }
+            StateStep::Report { line, to } => self.with_connection(line, |world, line| {
+                world.send(
+                    line,
+                    WorkerMessage::Report {
+                        to: to.map(|to| worker_id(NAMES[to])),
+                        report: JobReport::Ready,
+                    },
+                );
             }),
-            Step::Report { line, to } => self.with_line(line, |world, line| {
-                world.say(line, Said::Report { to: to.map(|to| id(NAMES[to])), report: Report::Ready });
-            }),
-            Step::Pass { millis } => self.pass(millis),
+            StateStep::Advance { millis } => self.advance(millis),
         }
     }
 
-    fn with_line(&mut self, at: usize, f: impl FnOnce(&mut Self, LineNo)) {
-        if !self.lines.is_empty() {
-            let line = self.lines[at % self.lines.len()];
-            f(self, line);
+    fn with_connection(&mut self, at: usize, f: impl FnOnce(&mut Self, ControlConnectionId)) {
+        if !self.connections.is_empty() {
+            let connection = self.connections[at % self.connections.len()];
+            f(self, connection);
         }
     }
 
-    fn with_session(&mut self, line: usize, at: usize, f: impl FnOnce(&mut Self, LineNo, SessionText)) {
+    fn with_session(
+        &mut self,
+        connection: usize,
+        at: usize,
+        f: impl FnOnce(&mut Self, ControlConnectionId, SessionIdHex),
+    ) {
         if !self.sessions.is_empty() {
             let session = self.sessions[at % self.sessions.len()];
-            self.with_line(line, |world, line| f(world, line, session));
+            self.with_connection(connection, |world, line| f(world, line, session));
         }
     }
 
-    fn arrive(&mut self, job: usize, name: usize, life: u64) {
-        let line = self.who.len() as LineNo;
-        self.who.insert(line, (job, name));
-        self.lines.push(line);
-        let ticket = ticket(JOBS[job], NAMES[name], self.now.unix + life);
-        let actions = self.desk.arrive(line, &ticket, self.now);
-        self.look(actions);
+    fn connect(&mut self, job: usize, name: usize, life: u64) {
+        let connection = self.owners.len() as ControlConnectionId;
+        self.owners.insert(connection, (job, name));
+        self.connections.push(connection);
+        let ticket = worker_ticket(JOBS[job], NAMES[name], self.now.unix + life);
+        let actions = self.state.connect(connection, &ticket, self.now);
+        self.check_actions(actions);
     }
 
     /// A word's number is its candidate's port.
-    fn tell(&mut self, line: LineNo, session: SessionText) {
-        let who = self.who[&line];
-        let member = self.members[&session.0].contains(&who);
-        let number = self.said.entry((session.0, who)).or_default();
+    fn send_offer(&mut self, connection: ControlConnectionId, session: SessionIdHex) {
+        let owner = self.owners[&connection];
+        let member = self.members[&session.0].contains(&owner);
+        let number = self.sent_counts.entry((session.0, owner)).or_default();
         *number += u32::from(member);
         let addr = ([10, 0, 0, 1], u16::try_from(*number).unwrap()).into();
-        let one = nearpath_p2p::punch::Candidate::new(
-            nearpath_p2p::punch::candidate::Kind::Host,
+        let candidate = nearpath_p2p::punch::Candidate::new(
+            nearpath_p2p::punch::candidate::CandidateKind::Host,
             nearpath_p2p::punch::Transport::Udp,
             addr,
             0,
         );
-        self.say(line, Said::Tell { session, word: Word::Offer { candidates: vec![Offered::from(one)] } });
+        self.send(
+            connection,
+            WorkerMessage::Tell {
+                session,
+                word: SessionMessage::Offer {
+                    candidates: vec![OfferedCandidate::from(candidate)],
+                },
+            },
+        );
     }
 
-    fn say(&mut self, line: LineNo, said: Said) {
-        let actions = self.desk.say(line, said, self.now);
-        self.look(actions);
+    fn send(&mut self, connection: ControlConnectionId, message: WorkerMessage) {
+        let actions = self.state.handle_message(connection, message, self.now);
+        self.check_actions(actions);
     }
 
-    fn pass(&mut self, millis: u64) {
+    fn advance(&mut self, millis: u64) {
         self.millis += millis;
         let unix = 1000 + self.millis / 1000;
-        self.now = Moment { at: self.now.at + Duration::from_millis(millis), unix };
-        let actions = self.desk.tick(self.now);
-        self.look(actions);
-        assert!(self.desk.next().is_none_or(|at| at > self.now.at), "a tick does all that is due");
+        self.now = ClockReading {
+            at: self.now.at + Duration::from_millis(millis),
+            unix,
+        };
+        let actions = self.state.run_due_timers(self.now);
+        self.check_actions(actions);
+        assert!(
+            self.state.next_deadline().is_none_or(|at| at > self.now.at),
+            "a tick does all that is due"
+        );
     }
 
-    fn gone(&mut self, line: LineNo) {
-        self.lines.retain(|one| *one != line);
-        self.open.retain(|(at, _)| *at != line);
+    fn remove_connection(&mut self, connection: ControlConnectionId) {
+        self.connections.retain(|one| *one != connection);
+        self.open_calls.retain(|(at, _)| *at != connection);
     }
 
-    fn look(&mut self, actions: Vec<Action>) {
+    fn check_actions(&mut self, actions: Vec<RendezvousAction>) {
         for action in actions {
             match action {
-                Action::Close(line, _) => self.gone(line),
-                Action::Carry(line, frame) => self.carried(line, &frame),
-                Action::Tell(line, told) => {
-                    assert!(self.lines.contains(&line), "told to nobody: {told:?}");
-                    self.told(line, told);
+                RendezvousAction::Close(line, _) => self.remove_connection(line),
+                RendezvousAction::Relay(line, frame) => self.check_frame(line, &frame),
+                RendezvousAction::Send(line, told) => {
+                    assert!(self.connections.contains(&line), "told to nobody: {told:?}");
+                    self.check_message(line, told);
                 }
             }
         }
     }
 
-    fn told(&mut self, line: LineNo, told: Told) {
-        let who = self.who[&line];
+    fn check_message(&mut self, connection: ControlConnectionId, told: RendezvousMessage) {
+        let owner = self.owners[&connection];
         match told {
-            Told::Granted(granted) => self.granted(line, &granted),
-            Told::Refused { call, why } => {
-                assert!(self.open.remove(&(line, call)), "one answer a call");
-                assert!(!matches!(why, Refusal::Unknown));
+            RendezvousMessage::Granted(granted) => self.check_grant(connection, &granted),
+            RendezvousMessage::Refused { call, why } => {
+                assert!(
+                    self.open_calls.remove(&(connection, call)),
+                    "one answer a call"
+                );
+                assert!(!matches!(why, CallRefusal::Unknown));
             }
-            Told::Tell { session, word } => self.word(who, session, &word),
-            Told::HungUp { session, .. } => assert!(self.sessions.contains(&session)),
-            Told::Report { from, .. } => {
-                let job = who.0;
-                assert!(self.who.values().any(|(j, name)| *j == job && id(NAMES[*name]) == from));
+            RendezvousMessage::Tell { session, word } => self.check_offer(owner, session, &word),
+            RendezvousMessage::HungUp { session, .. } => assert!(self.sessions.contains(&session)),
+            RendezvousMessage::Report { from, .. } => {
+                let job = owner.0;
+                assert!(
+                    self.owners
+                        .values()
+                        .any(|(j, name)| *j == job && worker_id(NAMES[*name]) == from)
+                );
             }
-            Told::Undelivered { .. } => (),
-            Told::Welcome(_) | Told::Bye { .. } => panic!("the rim says these"),
+            RendezvousMessage::Undelivered { .. } => (),
+            RendezvousMessage::Welcome(_) | RendezvousMessage::Bye { .. } => {
+                panic!("the rim says these")
+            }
         }
     }
 
-    fn granted(&mut self, line: LineNo, granted: &nearpath_p2p::message::Granted) {
+    fn check_grant(
+        &mut self,
+        connection: ControlConnectionId,
+        granted: &nearpath_p2p::message::SessionGrant,
+    ) {
         if let Some(call) = granted.call {
-            assert!(self.open.remove(&(line, call)), "one answer a call");
+            assert!(
+                self.open_calls.remove(&(connection, call)),
+                "one answer a call"
+            );
         }
         let members = self.members.entry(granted.session.0).or_default();
-        members.insert(self.who[&line]);
+        members.insert(self.owners[&connection]);
         assert!(members.len() <= 2);
-        assert!(members.iter().all(|(job, _)| *job == self.who[&line].0), "jobs do not meet");
+        assert!(
+            members
+                .iter()
+                .all(|(job, _)| *job == self.owners[&connection].0),
+            "jobs do not meet"
+        );
         assert!(granted.expires <= self.now.unix + 20);
         if !self.sessions.contains(&granted.session) {
             self.sessions.push(granted.session);
@@ -208,39 +305,54 @@ impl World {
     }
 
     /// By the other one of the session: a piece's number is its sender's line.
-    fn carried(&self, line: LineNo, frame: &Bytes) {
-        let parcel = Parcel::read(frame).unwrap();
-        let (from, to) = (self.who[&parcel.piece], self.who[&line]);
-        assert!(self.lines.contains(&line) && from != to, "carried to nobody, or back");
-        let members = &self.members[&parcel.session.0];
-        assert!(members.contains(&from) && members.contains(&to), "only the two of a session hear of it");
+    fn check_frame(&self, connection: ControlConnectionId, frame: &Bytes) {
+        let relayed = RelayedFrame::decode(frame).unwrap();
+        let (from, to) = (self.owners[&relayed.number], self.owners[&connection]);
+        assert!(
+            self.connections.contains(&connection) && from != to,
+            "carried to nobody, or back"
+        );
+        let members = &self.members[&relayed.session.0];
+        assert!(
+            members.contains(&from) && members.contains(&to),
+            "only the two of a session hear of it"
+        );
     }
 
-    fn word(&mut self, who: (usize, usize), session: SessionText, word: &Word) {
+    fn check_offer(&mut self, owner: (usize, usize), session: SessionIdHex, word: &SessionMessage) {
         let members = &self.members[&session.0];
-        assert!(members.contains(&who), "only the two of a session hear of it");
-        let from = *members.iter().find(|one| **one != who).unwrap();
-        let Word::Offer { candidates } = word else { panic!("{word:?}") };
-        let heard = self.heard.entry((session.0, from)).or_default();
-        *heard += 1;
-        assert_eq!(u32::from(candidates[0].addr.port()), *heard, "in order, and none is missing");
-        assert!(*heard <= self.said[&(session.0, from)]);
+        assert!(
+            members.contains(&owner),
+            "only the two of a session hear of it"
+        );
+        let from = *members.iter().find(|one| **one != owner).unwrap();
+        let SessionMessage::Offer { candidates } = word else {
+            panic!("{word:?}")
+        };
+        let received = self.received_counts.entry((session.0, from)).or_default();
+        *received += 1;
+        assert_eq!(
+            u32::from(candidates[0].addr.port()),
+            *received,
+            "in order, and none is missing"
+        );
+        assert!(*received <= self.sent_counts[&(session.0, from)]);
     }
 }
 
 proptest! {
     #[test]
-    fn the_desk_keeps_its_laws(steps in prop::collection::vec(step(), 1..150)) {
-        let mut world = World::new();
-        steps.iter().for_each(|step| world.step(step));
-        world.pass(10_000);
-        prop_assert!(world.open.is_empty(), "calls wait no longer than they asked for: {:?}", world.open);
-        for line in world.lines.clone() {
-            world.desk.leave(line);
-            world.gone(line);
+    fn the_desk_keeps_its_laws(steps in prop::collection::vec(any_step(), 1..150)) {
+        let mut world = StateWorld::new();
+        steps.iter().for_each(|step| world.apply(step));
+        world.advance(10_000);
+        prop_assert!(world.open_calls.is_empty(), "calls wait no longer than they asked for: {:?}", world.open_calls);
+        for connection in world.connections.clone() {
+            world.state.disconnect(connection);
+            world.remove_connection(connection);
         }
-        world.pass(60_000);
-        prop_assert_eq!(world.desk.size(), (0, 0, 0));
-        prop_assert!(world.desk.workers.is_empty() && world.desk.offices.is_empty() && world.desk.timers.is_empty());
+        world.advance(60_000);
+        prop_assert_eq!(world.state.sizes(), (0, 0, 0));
+        prop_assert!(world.state.workers.is_empty() && world.state.jobs.is_empty() && world.state.timers.is_empty());
     }
 }

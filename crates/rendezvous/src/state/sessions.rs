@@ -5,127 +5,234 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::types::{Meeting, Name, Timer, Waiting};
-use super::{Action, Chance, Desk, LineNo, Moment};
-use nearpath_p2p::message::{Granted, Hex, HungUp, Refusal, SessionText, Told, Word};
-use nearpath_p2p::ticket::Crossing;
+use super::types::{GrantedSession, StateTimer, WaitingCall, WorkerName};
+use super::{ClockReading, ControlConnectionId, RendezvousAction, RendezvousState, SecretRng};
+use nearpath_p2p::message::{
+    CallRefusal, HangUpReason, HexBytes, RendezvousMessage, SessionGrant, SessionIdHex,
+    SessionMessage,
+};
+use nearpath_p2p::ticket::RelayToken;
 
-impl Meeting {
+impl GrantedSession {
     /// Which side this is.
-    pub(super) fn side(&self, name: &Name) -> Option<usize> {
+    pub(super) fn side_of(&self, name: &WorkerName) -> Option<usize> {
         self.sides.iter().position(|side| **side == *name)
     }
 }
 
-impl<C: Chance> Desk<C> {
+impl<C: SecretRng> RendezvousState<C> {
     /// Both are here: both get the same grant. The peer has room, too, or the call is refused.
-    pub(super) fn grant(&mut self, call: Waiting, now: Moment) {
-        let full = |name| self.workers.get(name).is_none_or(|worker| worker.sessions.len() >= self.limits.sessions);
-        if full(&call.caller) || full(&call.peer) {
+    pub(super) fn grant_session(&mut self, call: WaitingCall, now: ClockReading) {
+        let has_no_capacity = |name| {
+            self.workers
+                .get(name)
+                .is_none_or(|worker| worker.sessions.len() >= self.limits.max_sessions)
+        };
+        if has_no_capacity(&call.caller) || has_no_capacity(&call.peer) {
             self.counts.refused += 1;
-            self.tell_worker(&call.caller, Told::Refused { call: call.call, why: Refusal::TooMany });
+            self.send_to_worker(
+                &call.caller,
+                RendezvousMessage::Refused {
+                    call: call.call,
+                    why: CallRefusal::TooMany,
+                },
+            );
             return;
         }
         self.counts.granted += 1;
         let (mut id, mut secret) = ([0; 16], [0; 32]);
-        self.chance.fill(&mut id);
-        self.chance.fill(&mut secret);
-        let tickets = self.end_of(&call);
-        let expires = tickets.min(now.unix.saturating_add(self.limits.life.as_secs()));
-        self.open(id, [call.caller.clone(), call.peer.clone()], now, expires);
-        let told = Granted {
+        self.rng.fill(&mut id);
+        self.rng.fill(&mut secret);
+        let ticket_end = self.earliest_ticket_end(&call);
+        let expires = ticket_end.min(now.unix.saturating_add(self.limits.session_life.as_secs()));
+        self.add_session(id, [call.caller.clone(), call.peer.clone()], now, expires);
+        let granted = SessionGrant {
             call: None,
             peer: call.caller.id.clone(),
             about: call.about,
-            session: Hex(id),
-            secret: Hex(secret),
+            session: HexBytes(id),
+            secret: HexBytes(secret),
             expires,
-            life: u64::try_from(now.left(expires).as_millis()).unwrap_or(u64::MAX),
-            pass: self.pass(id, &call.peer, &call.caller, tickets),
+            life: u64::try_from(now.time_left(expires).as_millis()).unwrap_or(u64::MAX),
+            pass: self.mint_relay_token(id, &call.peer, &call.caller, ticket_end),
             hello: call.hello,
         };
-        let pass = self.pass(id, &call.caller, &call.peer, tickets);
-        let own = Granted { call: Some(call.call), peer: call.peer.id.clone(), pass, hello: None, ..told.clone() };
-        self.tell_worker(&call.caller, Told::Granted(own));
-        self.tell_worker(&call.peer, Told::Granted(told));
+        let token = self.mint_relay_token(id, &call.caller, &call.peer, ticket_end);
+        let own = SessionGrant {
+            call: Some(call.call),
+            peer: call.peer.id.clone(),
+            pass: token,
+            hello: None,
+            ..granted.clone()
+        };
+        self.send_to_worker(&call.caller, RendezvousMessage::Granted(own));
+        self.send_to_worker(&call.peer, RendezvousMessage::Granted(granted));
     }
 
     /// Neither a session nor a pass outlives one of the tickets. A pass may outlive its session: a relay that breaks after hours is
     /// opened anew with it.
-    fn end_of(&self, call: &Waiting) -> u64 {
-        let ends = [&call.caller, &call.peer].map(|name| self.workers.get(name).and_then(|worker| worker.line));
-        ends.iter().flatten().map(|present| present.until_unix).min().unwrap_or_default()
+    fn earliest_ticket_end(&self, call: &WaitingCall) -> u64 {
+        let ends = [&call.caller, &call.peer]
+            .map(|name| self.workers.get(name).and_then(|worker| worker.connection));
+        ends.iter()
+            .flatten()
+            .map(|present| present.until_unix)
+            .min()
+            .unwrap_or_default()
     }
 
-    fn open(&mut self, id: [u8; 16], sides: [Arc<Name>; 2], now: Moment, expires: u64) {
-        let until = now.at + now.left(expires);
-        self.timers.insert((until, Timer::Session(id)));
+    fn add_session(
+        &mut self,
+        id: [u8; 16],
+        sides: [Arc<WorkerName>; 2],
+        now: ClockReading,
+        expires: u64,
+    ) {
+        let until = now.at + now.time_left(expires);
+        self.timers.insert((until, StateTimer::Session(id)));
         for side in &sides {
-            self.workers.entry(side.clone()).or_default().sessions.insert(id);
+            self.workers
+                .entry(side.clone())
+                .or_default()
+                .sessions
+                .insert(id);
         }
-        self.sessions.insert(id, Meeting { sides, until, kept: VecDeque::new() });
+        self.sessions.insert(
+            id,
+            GrantedSession {
+                sides,
+                expires_at: until,
+                kept: VecDeque::new(),
+            },
+        );
     }
 
-    fn pass(&self, id: [u8; 16], who: &Name, peer: &Name, until: u64) -> nearpath_p2p::message::Pass {
+    fn mint_relay_token(
+        &self,
+        id: [u8; 16],
+        who: &WorkerName,
+        peer: &WorkerName,
+        until: u64,
+    ) -> nearpath_p2p::message::SignedToken {
         let (you, peer, job) = (who.id.clone(), peer.id.clone(), who.job.clone());
-        Crossing { session: Hex(id), job, you, peer, until }.mint(&self.key)
+        RelayToken {
+            session: HexBytes(id),
+            job,
+            you,
+            peer,
+            until,
+        }
+        .mint(&self.key)
     }
 
     /// Passes a word on, or keeps it for a side that has no line now.
-    pub(super) fn tell(&mut self, line: LineNo, name: &Name, session: SessionText, word: Word) {
-        let known = self.sessions.get_mut(&session.0).and_then(|meeting| Some((meeting.side(name)?, meeting)));
-        let Some((side, meeting)) = known else {
-            self.actions.push(Action::Tell(line, Told::HungUp { session, why: HungUp::NoSuch }));
+    pub(super) fn forward_message(
+        &mut self,
+        connection: ControlConnectionId,
+        name: &WorkerName,
+        session: SessionIdHex,
+        message: SessionMessage,
+    ) {
+        let found = self
+            .sessions
+            .get_mut(&session.0)
+            .and_then(|session_state| Some((session_state.side_of(name)?, session_state)));
+        let Some((side, meeting)) = found else {
+            self.actions.push(RendezvousAction::Send(
+                connection,
+                RendezvousMessage::HungUp {
+                    session,
+                    why: HangUpReason::NoSuch,
+                },
+            ));
             return;
         };
         let other = meeting.sides[1 - side].clone();
-        if let Some(there) = self.workers.get(&other).and_then(|worker| worker.line) {
-            self.counts.words += 1;
-            self.actions.push(Action::Tell(there.line, Told::Tell { session, word }));
-        } else if meeting.kept.len() < self.limits.kept {
-            self.counts.words += 1;
-            meeting.kept.push_back((1 - side, word));
+        if let Some(active) = self
+            .workers
+            .get(&other)
+            .and_then(|worker| worker.connection)
+        {
+            self.counts.messages += 1;
+            self.actions.push(RendezvousAction::Send(
+                active.id,
+                RendezvousMessage::Tell {
+                    session,
+                    word: message,
+                },
+            ));
+        } else if meeting.kept.len() < self.limits.max_kept_messages {
+            self.counts.messages += 1;
+            meeting.kept.push_back((1 - side, message));
         } else {
-            self.end(session.0, HungUp::Absent, None);
+            self.end_session(session.0, HangUpReason::Absent, None);
         }
     }
 
     /// Passes a parcel on. For a side that has no line none is kept: what is not acknowledged goes over the relay.
-    pub(super) fn pass_parcel(&mut self, line: LineNo, name: &Name, session: SessionText, frame: Bytes) {
-        let known = self.sessions.get(&session.0).and_then(|meeting| Some(&meeting.sides[1 - meeting.side(name)?]));
-        let Some(other) = known else {
-            self.actions.push(Action::Tell(line, Told::HungUp { session, why: HungUp::NoSuch }));
+    pub(super) fn forward_frame(
+        &mut self,
+        connection: ControlConnectionId,
+        name: &WorkerName,
+        session: SessionIdHex,
+        frame: Bytes,
+    ) {
+        let found = self
+            .sessions
+            .get(&session.0)
+            .and_then(|session_state| Some(&session_state.sides[1 - session_state.side_of(name)?]));
+        let Some(other) = found else {
+            self.actions.push(RendezvousAction::Send(
+                connection,
+                RendezvousMessage::HungUp {
+                    session,
+                    why: HangUpReason::NoSuch,
+                },
+            ));
             return;
         };
-        if let Some(there) = self.line_of(other) {
-            self.counts.parcels += 1;
-            self.actions.push(Action::Carry(there, frame));
+        if let Some(active) = self.connection_of(other) {
+            self.counts.frames += 1;
+            self.actions.push(RendezvousAction::Relay(active, frame));
         }
     }
 
     /// One side needs the session no longer; the other is told.
-    pub(super) fn hang_up(&mut self, name: &Name, session: SessionText) {
-        if self.sessions.get(&session.0).is_some_and(|meeting| meeting.side(name).is_some()) {
-            self.end(session.0, HungUp::Peer, Some(name));
+    pub(super) fn hang_up(&mut self, name: &WorkerName, session: SessionIdHex) {
+        if self
+            .sessions
+            .get(&session.0)
+            .is_some_and(|session_state| session_state.side_of(name).is_some())
+        {
+            self.end_session(session.0, HangUpReason::Peer, Some(name));
         }
     }
 
     pub(super) fn expire_session(&mut self, id: [u8; 16]) {
-        self.end(id, HungUp::Expired, None);
+        self.end_session(id, HangUpReason::Expired, None);
     }
 
     /// Ends a session and tells its sides why; not the one that knows.
-    fn end(&mut self, id: [u8; 16], why: HungUp, knows: Option<&Name>) {
-        let Some(meeting) = self.sessions.remove(&id) else { return };
-        self.timers.remove(&(meeting.until, Timer::Session(id)));
-        for side in meeting.sides {
+    fn end_session(&mut self, id: [u8; 16], reason: HangUpReason, informed: Option<&WorkerName>) {
+        let Some(session_state) = self.sessions.remove(&id) else {
+            return;
+        };
+        self.timers
+            .remove(&(session_state.expires_at, StateTimer::Session(id)));
+        for side in session_state.sides {
             if let Some(worker) = self.workers.get_mut(&side) {
                 worker.sessions.remove(&id);
             }
-            if knows != Some(&*side) {
-                self.tell_worker(&side, Told::HungUp { session: Hex(id), why });
+            if informed != Some(&*side) {
+                self.send_to_worker(
+                    &side,
+                    RendezvousMessage::HungUp {
+                        session: HexBytes(id),
+                        why: reason,
+                    },
+                );
             }
-            self.forget_if_done(&side);
+            self.remove_if_unused(&side);
         }
     }
 }

@@ -1,28 +1,45 @@
 //! The end of a rendezvous, and its beginning anew.
 
 use futures_util::{SinkExt, StreamExt};
-use nearpath_p2p::control::{Heard, RelayStream};
-use nearpath_p2p::migrate::Piece;
-use nearpath_rendezvous::Limits;
+use nearpath_p2p::control::{ControlEvent, RelayStream};
+use nearpath_p2p::migrate::StreamFrame;
+use nearpath_rendezvous::RendezvousLimits;
 use nearpath_testkit::{eventually, within};
 
-use nearpath_testkit::p2p::rendezvous::{House, SOON, free, id};
+use nearpath_testkit::p2p::rendezvous::{RENDEZVOUS_TIMEOUT, TestRendezvous, free_port, worker_id};
 
 #[tokio::test]
-async fn a_drain_tells_lines_and_waits_for_relays() {
-    let mut house = House::start(Limits::default());
-    let (mut a, mut b) = (house.worker("sort", "a").await, house.worker("sort", "b").await);
-    let own = within(a.line.call(id("b"), "", SOON)).await.unwrap();
-    let others = b.called().await;
-    let mut first = RelayStream::open(&a.settings, &own.granted.pass).await.unwrap();
-    let mut second = RelayStream::open(&b.settings, &others.granted.pass).await.unwrap();
-    eventually("they are joined", async || house.metric("nearpath_relay_open") == 1).await;
+async fn a_drain_closes_control_connections_and_waits_for_relays() {
+    let mut house = TestRendezvous::start(RendezvousLimits::default());
+    let (mut a, mut b) = (
+        house.connect_worker("sort", "a").await,
+        house.connect_worker("sort", "b").await,
+    );
+    let own = within(a.connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT))
+        .await
+        .unwrap();
+    let others = b.next_call().await;
+    let mut first = RelayStream::open(&a.settings, &own.grant.pass)
+        .await
+        .unwrap();
+    let mut second = RelayStream::open(&b.settings, &others.grant.pass)
+        .await
+        .unwrap();
+    eventually("they are joined", async || {
+        house.metric_value("nearpath_relay_open") == 1
+    })
+    .await;
     let drained = tokio::spawn(house.drain());
-    let Heard::Away { why } = a.next().await else { panic!("no word of it") };
+    let ControlEvent::Disconnected { why } = a.next_event().await else {
+        panic!("no word of it")
+    };
     assert!(why.contains("going down"), "{why}");
     for _ in 0..3 {
-        first.send(Piece::Word("still".into())).await.unwrap();
-        assert_eq!(within(second.next()).await.unwrap().unwrap(), Piece::Word("still".into()));
+        first.send(StreamFrame::Text("still".into())).await.unwrap();
+        assert_eq!(
+            within(second.next()).await.unwrap().unwrap(),
+            StreamFrame::Text("still".into())
+        );
     }
     assert!(!drained.is_finished(), "a relay is open");
     first.close().await.unwrap();
@@ -33,28 +50,53 @@ async fn a_drain_tells_lines_and_waits_for_relays() {
 /// Killed and started anew at the same place, with the same key: lines come back by themselves, calls that waited are
 /// made again, passes of before open relays, and words about sessions of before are answered.
 #[tokio::test]
-async fn after_a_restart_everybody_goes_on() {
-    let addr = free();
-    let house = House::start_at(addr, Limits::default());
-    let (mut a, mut b) = (house.worker("sort", "a").await, house.worker("sort", "b").await);
-    let mut own = within(a.line.call(id("b"), "", SOON)).await.unwrap();
-    let others = b.called().await;
+async fn after_a_restart_workers_reconnect_and_calls_are_repeated() {
+    let addr = free_port();
+    let house = TestRendezvous::start_at(addr, RendezvousLimits::default());
+    let (mut a, mut b) = (
+        house.connect_worker("sort", "a").await,
+        house.connect_worker("sort", "b").await,
+    );
+    let mut own = within(a.connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT))
+        .await
+        .unwrap();
+    let others = b.next_call().await;
     let waiting = tokio::spawn({
-        let line = a.line.clone();
-        async move { line.call(id("c"), "", SOON).await }
+        let line = a.connection.clone();
+        async move { line.call(worker_id("c"), "", RENDEZVOUS_TIMEOUT).await }
     });
-    eventually("it waits", async || house.metric("nearpath_rendezvous_waiting") == 1).await;
+    eventually("it waits", async || {
+        house.metric_value("nearpath_rendezvous_waiting") == 1
+    })
+    .await;
     drop(house);
-    assert!(matches!(a.next().await, Heard::Away { .. }));
-    let house = House::start_at(addr, Limits::default());
-    eventually("both are back", async || house.metric("nearpath_rendezvous_lines") == 2).await;
-    let mut c = house.worker("sort", "c").await;
-    let meeting = within(waiting).await.unwrap().unwrap();
-    assert_eq!(c.called().await.granted.session, meeting.granted.session);
-    own.tell(nearpath_p2p::punch::agent::Message::Relay);
-    assert_eq!(within(own.hear()).await, None, "the session of before is not known");
-    let mut first = RelayStream::open(&a.settings, &own.granted.pass).await.unwrap();
-    let mut second = RelayStream::open(&b.settings, &others.granted.pass).await.unwrap();
-    first.send(Piece::Word("again".into())).await.unwrap();
-    assert_eq!(within(second.next()).await.unwrap().unwrap(), Piece::Word("again".into()));
+    assert!(matches!(
+        a.next_event().await,
+        ControlEvent::Disconnected { .. }
+    ));
+    let house = TestRendezvous::start_at(addr, RendezvousLimits::default());
+    eventually("both are back", async || {
+        house.metric_value("nearpath_rendezvous_lines") == 2
+    })
+    .await;
+    let mut c = house.connect_worker("sort", "c").await;
+    let session = within(waiting).await.unwrap().unwrap();
+    assert_eq!(c.next_call().await.grant.session, session.grant.session);
+    own.send_message(nearpath_p2p::punch::agent::PunchMessage::FallBack);
+    assert_eq!(
+        within(own.next_message()).await,
+        None,
+        "the session of before is not known"
+    );
+    let mut first = RelayStream::open(&a.settings, &own.grant.pass)
+        .await
+        .unwrap();
+    let mut second = RelayStream::open(&b.settings, &others.grant.pass)
+        .await
+        .unwrap();
+    first.send(StreamFrame::Text("again".into())).await.unwrap();
+    assert_eq!(
+        within(second.next()).await.unwrap().unwrap(),
+        StreamFrame::Text("again".into())
+    );
 }

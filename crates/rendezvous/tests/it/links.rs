@@ -4,90 +4,116 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nearpath_ca::Authority;
-use nearpath_p2p::control::Meeting;
-use nearpath_p2p::driver::{self, Ports, Relaying, Search, Verdict};
-use nearpath_p2p::link::Link;
-use nearpath_p2p::migrate::{Place, Places};
+use nearpath_p2p::control::PeerSession;
+use nearpath_p2p::driver::{self, LocalPorts, RelayPolicy, SearchOutcome, SearchPlan};
+use nearpath_p2p::link::P2pLink;
+use nearpath_p2p::migrate::{StreamPath, StreamPaths};
 use nearpath_p2p::punch::Transport;
-use nearpath_rendezvous::Limits;
+use nearpath_rendezvous::RendezvousLimits;
 use nearpath_testkit::within;
 use nearpath_types::SpiffeId;
-use nearpath_wire::identity::{Credentials, Request, Trust};
-use nearpath_wire::pair::{Pair, name_of};
+use nearpath_wire::identity::{CertificateRequest, Credentials, Trust};
+use nearpath_wire::p2p_tls::{PeerTlsConfig, worker_dns_name};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use nearpath_testkit::p2p::rendezvous::{House, SOON, Worker, id};
+use nearpath_testkit::p2p::rendezvous::{
+    RENDEZVOUS_TIMEOUT, TestRendezvous, TestWorker, worker_id,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Both look from the beginning, over these.
-pub(crate) fn at_once(transports: &[Transport]) -> [Ports; 2] {
-    [(); 2].map(|()| Ports::bind(transports).unwrap())
+pub(crate) fn bound_ports(transports: &[Transport]) -> [LocalPorts; 2] {
+    [(); 2].map(|()| LocalPorts::bind(transports).unwrap())
 }
 
-pub(crate) struct Job {
+pub(crate) struct LinkJob {
     authority: Authority,
 }
 
-impl Job {
+impl LinkJob {
     pub(crate) fn new() -> Self {
-        Self { authority: Authority::new("job", SystemTime::now(), HOUR).unwrap() }
+        Self {
+            authority: Authority::new("job", SystemTime::now(), HOUR).unwrap(),
+        }
     }
 
-    pub(crate) fn pair(&self, me: &SpiffeId, peer: &SpiffeId) -> Arc<Pair> {
+    pub(crate) fn pair(&self, me: &SpiffeId, peer: &SpiffeId) -> Arc<PeerTlsConfig> {
         let trust = Trust::new("job", &[self.authority.certificate().clone()]).unwrap();
-        Arc::new(Pair::new(&self.credentials(me), &trust, peer.clone()).unwrap())
+        Arc::new(PeerTlsConfig::new(&self.credentials(me), &trust, peer.clone()).unwrap())
     }
 
     fn credentials(&self, id: &SpiffeId) -> Credentials {
-        let (request, name) = (Request::new().unwrap(), name_of(id));
-        let issued = self.authority.issue(request.csr(), id, &name, SystemTime::now(), HOUR).unwrap();
-        request.complete(id.clone(), name, issued)
+        let (request, name) = (CertificateRequest::new().unwrap(), worker_dns_name(id));
+        let issued = self
+            .authority
+            .issue(request.csr(), id, &name, SystemTime::now(), HOUR)
+            .unwrap();
+        request.into_credentials(id.clone(), name, issued)
     }
 
     pub(crate) async fn connect(
         &self,
-        worker: &Worker,
+        worker: &TestWorker,
         me: &str,
-        meeting: Meeting,
-        search: impl Into<Search>,
-        relaying: Relaying,
-    ) -> std::io::Result<Link> {
-        let pair = self.pair(&id(me), &meeting.granted.peer);
-        let settings = driver::Settings { loopback: true, relaying, ..driver::Settings::default() };
-        worker.line.connect(meeting, pair, search, settings).await
+        session: PeerSession,
+        search: impl Into<SearchPlan>,
+        policy: RelayPolicy,
+    ) -> std::io::Result<P2pLink> {
+        let pair = self.pair(&worker_id(me), &session.grant.peer);
+        let settings = driver::DriverSettings {
+            loopback: true,
+            relay_policy: policy,
+            ..driver::DriverSettings::default()
+        };
+        worker
+            .connection
+            .connect(session, pair, search, settings)
+            .await
     }
 
-    async fn links(&self, house: &House, transports: &[Transport]) -> [Link; 2] {
-        let workers = [house.worker("sort", "a").await, house.worker("sort", "b").await];
-        self.between(workers, at_once(transports), Relaying::default(), || ()).await.unwrap()
+    async fn link_pair(&self, house: &TestRendezvous, transports: &[Transport]) -> [P2pLink; 2] {
+        let workers = [
+            house.connect_worker("sort", "a").await,
+            house.connect_worker("sort", "b").await,
+        ];
+        self.connect_workers(
+            workers,
+            bound_ports(transports),
+            RelayPolicy::default(),
+            || (),
+        )
+        .await
+        .unwrap()
     }
 
     /// Links between two workers, `a` and `b`. `met`: once there is a session.
-    pub(crate) async fn between(
+    pub(crate) async fn connect_workers(
         &self,
-        workers: [Worker; 2],
-        searches: [impl Into<Search>; 2],
-        relaying: Relaying,
-        met: impl FnOnce(),
-    ) -> std::io::Result<[Link; 2]> {
+        workers: [TestWorker; 2],
+        searches: [impl Into<SearchPlan>; 2],
+        policy: RelayPolicy,
+        after_grant: impl FnOnce(),
+    ) -> std::io::Result<[P2pLink; 2]> {
         let ([a, mut b], [near, far]) = (workers, searches);
-        let own = within(a.line.call(id("b"), "", SOON)).await.unwrap();
-        let others = b.called().await;
-        let first = self.connect(&a, "a", own, near, relaying);
-        let second = self.connect(&b, "b", others, far, relaying);
-        met();
+        let own = within(a.connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT))
+            .await
+            .unwrap();
+        let others = b.next_call().await;
+        let first = self.connect(&a, "a", own, near, policy);
+        let second = self.connect(&b, "b", others, far, policy);
+        after_grant();
         let links = within(async { tokio::try_join!(first, second) }).await?;
         // Their lines stay, and are heard.
         for mut worker in [a, b] {
-            tokio::spawn(async move { while worker.heard.recv().await.is_some() {} });
+            tokio::spawn(async move { while worker.events.recv().await.is_some() {} });
         }
         Ok([links.0, links.1])
     }
 }
 
 /// So many bytes there and back.
-pub(crate) async fn echo(from: &mut Link, to: &mut Link, count: usize) {
+pub(crate) async fn echo_bytes(from: &mut P2pLink, to: &mut P2pLink, count: usize) {
     let bytes: Vec<u8> = (0..count).map(|at| (at % 251) as u8).collect();
     let (mut there, mut back) = (vec![0; count], vec![0; count]);
     within(async {
@@ -113,14 +139,14 @@ pub(crate) async fn echo(from: &mut Link, to: &mut Link, count: usize) {
 }
 
 /// Until both directions are direct; a way moves when it is used.
-pub(crate) async fn moved(a: &mut Link, b: &mut Link) {
-    let is_direct = |link: &Link| {
-        let places = *link.known().places.borrow();
-        places.out == Place::Direct && places.inward == Place::Direct
+pub(crate) async fn wait_until_direct(a: &mut P2pLink, b: &mut P2pLink) {
+    let is_direct = |link: &P2pLink| {
+        let places = *link.status().paths.borrow();
+        places.outgoing == StreamPath::Direct && places.incoming == StreamPath::Direct
     };
     within(async {
         while !(is_direct(a) && is_direct(b)) {
-            echo(a, b, 1000).await;
+            echo_bytes(a, b, 1000).await;
         }
     })
     .await;
@@ -128,26 +154,29 @@ pub(crate) async fn moved(a: &mut Link, b: &mut Link) {
 
 /// Bytes flow over the relay, then directly, and go on when the rendezvous is killed.
 #[tokio::test]
-async fn links_move_to_a_direct_way_and_need_the_rendezvous_no_longer() {
+async fn links_move_to_a_direct_connection_and_outlive_the_rendezvous() {
     for transport in [Transport::Tcp, Transport::Udp] {
-        let house = House::start(Limits::default());
-        let [mut a, mut b] = Job::new().links(&house, &[transport]).await;
-        echo(&mut a, &mut b, 10_000).await;
-        moved(&mut a, &mut b).await;
-        let verdict = *a.known().verdict.borrow();
-        assert!(matches!(verdict, Verdict::Direct { transport: found, .. } if found == transport), "{verdict:?}");
+        let house = TestRendezvous::start(RendezvousLimits::default());
+        let [mut a, mut b] = LinkJob::new().link_pair(&house, &[transport]).await;
+        echo_bytes(&mut a, &mut b, 10_000).await;
+        wait_until_direct(&mut a, &mut b).await;
+        let outcome = *a.status().outcome.borrow();
+        assert!(
+            matches!(outcome, SearchOutcome::Direct { transport: found, .. } if found == transport),
+            "{outcome:?}"
+        );
         drop(house);
-        echo(&mut a, &mut b, 1 << 20).await;
+        echo_bytes(&mut a, &mut b, 1 << 20).await;
     }
 }
 
 /// Both only wait for each other: a way moves all the same, whenever the connection is found.
 #[tokio::test]
-async fn links_on_which_nothing_goes_move() {
-    let house = House::start(Limits::default());
+async fn idle_links_move() {
+    let house = TestRendezvous::start(RendezvousLimits::default());
     for transport in [Transport::Udp, Transport::Tcp].repeat(4) {
-        let [a, b] = Job::new().links(&house, &[transport]).await;
-        let known = [a.known().clone(), b.known().clone()];
+        let [a, b] = LinkJob::new().link_pair(&house, &[transport]).await;
+        let status = [a.status().clone(), b.status().clone()];
         for link in [a, b] {
             tokio::spawn(async move {
                 let (mut read, mut write) = tokio::io::split(link);
@@ -156,19 +185,21 @@ async fn links_on_which_nothing_goes_move() {
                 let _ = read.read_exact(&mut [0; 2]).await;
             });
         }
-        for mut known in known {
-            let direct = |now: &Places| now.out == Place::Direct && now.inward == Place::Direct;
-            within(known.places.wait_for(direct)).await.unwrap();
+        for mut known in status {
+            let direct = |now: &StreamPaths| {
+                now.outgoing == StreamPath::Direct && now.incoming == StreamPath::Direct
+            };
+            within(known.paths.wait_for(direct)).await.unwrap();
         }
     }
 }
 
 /// Without a port of their own two workers stay on the relay, and can say so.
 #[tokio::test]
-async fn without_a_direct_way_the_relay_carries_all() {
-    let house = House::start(Limits::default());
-    let [mut a, mut b] = Job::new().links(&house, &[]).await;
-    echo(&mut a, &mut b, 1 << 20).await;
-    assert_eq!(a.known().places.borrow().out, Place::Relay);
-    assert!(house.metric("nearpath_relay_bytes_total") > 2 << 20);
+async fn without_a_direct_connection_the_relay_carries_everything() {
+    let house = TestRendezvous::start(RendezvousLimits::default());
+    let [mut a, mut b] = LinkJob::new().link_pair(&house, &[]).await;
+    echo_bytes(&mut a, &mut b, 1 << 20).await;
+    assert_eq!(a.status().paths.borrow().outgoing, StreamPath::Relay);
+    assert!(house.metric_value("nearpath_relay_bytes_total") > 2 << 20);
 }

@@ -7,20 +7,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use nearpath_p2p::control::{Heard, Line};
-use nearpath_testkit::p2p::rendezvous::{House, Worker, next};
+use nearpath_p2p::control::{ControlConnection, ControlEvent};
+use nearpath_testkit::p2p::rendezvous::{TestRendezvous, TestWorker, next_event};
 
 /// Which connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
-    Lines,
+pub(crate) enum ConnectionKind {
+    Control,
     Relays,
 }
 
 /// What has become of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Goes,
+enum ConnectionFate {
+    Forwarding,
     /// Both ends are told.
     Cut,
     /// The worker's end is told; the rendezvous' end stays, and nothing comes of it.
@@ -28,26 +28,29 @@ enum Fate {
 }
 
 /// Passes connections on until it is told otherwise.
-pub(crate) struct Proxy {
+pub(crate) struct TestProxy {
     pub(crate) addr: SocketAddr,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ProxyState>>,
 }
 
 #[derive(Default)]
-struct State {
-    connections: Vec<(What, watch::Sender<Fate>)>,
-    refused: Vec<What>,
+struct ProxyState {
+    connections: Vec<(ConnectionKind, watch::Sender<ConnectionFate>)>,
+    refused: Vec<ConnectionKind>,
 }
 
-impl Proxy {
-    pub(crate) async fn to(rendezvous: SocketAddr) -> Self {
+impl TestProxy {
+    pub(crate) async fn start(rendezvous: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (addr, state) = (listener.local_addr().unwrap(), Arc::<Mutex<State>>::default());
+        let (addr, state) = (
+            listener.local_addr().unwrap(),
+            Arc::<Mutex<ProxyState>>::default(),
+        );
         tokio::spawn({
             let state = Arc::clone(&state);
             async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    tokio::spawn(pass(stream, rendezvous, Arc::clone(&state)));
+                    tokio::spawn(forward_connection(stream, rendezvous, Arc::clone(&state)));
                 }
             }
         });
@@ -55,55 +58,72 @@ impl Proxy {
     }
 
     /// A worker that comes this way.
-    pub(crate) async fn worker(&self, house: &House, name: &str) -> Worker {
-        let mut settings = house.settings(house.ticket("sort", name));
-        settings.place = format!("ws://{}", self.addr).parse().unwrap();
-        let (line, mut heard) = Line::open(settings.clone());
-        assert!(matches!(next(&mut heard).await, Heard::Here(_)));
-        Worker { line, heard, settings }
+    pub(crate) async fn worker(&self, house: &TestRendezvous, name: &str) -> TestWorker {
+        let mut settings = house.control_settings(house.ticket("sort", name));
+        settings.url = format!("ws://{}", self.addr).parse().unwrap();
+        let (line, mut events) = ControlConnection::open(settings.clone());
+        assert!(matches!(
+            next_event(&mut events).await,
+            ControlEvent::Connected(_)
+        ));
+        TestWorker {
+            connection: line,
+            events,
+            settings,
+        }
     }
 
     /// How many there were and are broken now.
-    pub(crate) fn cut(&self, what: What) -> usize {
-        self.end(what, Fate::Cut)
+    pub(crate) fn cut_all(&self, kind: ConnectionKind) -> usize {
+        self.end_all(kind, ConnectionFate::Cut)
     }
 
-    pub(crate) fn forget(&self, what: What) -> usize {
-        self.end(what, Fate::Forgotten)
+    pub(crate) fn forget_all(&self, kind: ConnectionKind) -> usize {
+        self.end_all(kind, ConnectionFate::Forgotten)
     }
 
     /// No more of these come through.
-    pub(crate) fn refuse(&self, what: What) {
-        self.state.lock().unwrap().refused.push(what);
-        self.cut(what);
+    pub(crate) fn refuse_new(&self, kind: ConnectionKind) {
+        self.state.lock().unwrap().refused.push(kind);
+        self.cut_all(kind);
     }
 
-    fn end(&self, what: What, fate: Fate) -> usize {
+    fn end_all(&self, kind: ConnectionKind, fate: ConnectionFate) -> usize {
         let mut state = self.state.lock().unwrap();
-        let ended = state.connections.extract_if(.., |(of, _)| *of == what);
-        ended.filter(|(_, sender)| sender.send(fate).is_ok()).count()
+        let ended = state.connections.extract_if(.., |(of, _)| *of == kind);
+        ended
+            .filter(|(_, sender)| sender.send(fate).is_ok())
+            .count()
     }
 }
 
-async fn pass(mut worker: TcpStream, rendezvous: SocketAddr, state: Arc<Mutex<State>>) -> Option<()> {
+async fn forward_connection(
+    mut worker: TcpStream,
+    rendezvous: SocketAddr,
+    state: Arc<Mutex<ProxyState>>,
+) -> Option<()> {
     let mut request = vec![0; 4096];
     let n = worker.read(&mut request).await.ok()?;
     let request = &request[..n];
-    let what = if request.starts_with(b"GET /v1/line") { What::Lines } else { What::Relays };
+    let kind = if request.starts_with(b"GET /v1/line") {
+        ConnectionKind::Control
+    } else {
+        ConnectionKind::Relays
+    };
     let mut fate = {
         let mut state = state.lock().unwrap();
-        if state.refused.contains(&what) {
+        if state.refused.contains(&kind) {
             return None;
         }
-        let (sender, fate) = watch::channel(Fate::Goes);
-        state.connections.push((what, sender));
+        let (sender, fate) = watch::channel(ConnectionFate::Forwarding);
+        state.connections.push((kind, sender));
         fate
     };
-    let mut there = TcpStream::connect(rendezvous).await.ok()?;
-    there.write_all(request).await.ok()?;
+    let mut upstream = TcpStream::connect(rendezvous).await.ok()?;
+    upstream.write_all(request).await.ok()?;
     let forgotten = tokio::select! {
-        _ = copy_bidirectional(&mut worker, &mut there) => false,
-        fate = fate.wait_for(|fate| *fate != Fate::Goes) => fate.is_ok_and(|fate| *fate == Fate::Forgotten),
+        _ = copy_bidirectional(&mut worker, &mut upstream) => false,
+        fate = fate.wait_for(|fate| *fate != ConnectionFate::Forwarding) => fate.is_ok_and(|fate| *fate == ConnectionFate::Forgotten),
     };
     drop(worker);
     if forgotten {

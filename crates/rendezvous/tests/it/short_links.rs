@@ -3,89 +3,128 @@
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use nearpath_p2p::control::{Heard, Line, Settings};
-use nearpath_p2p::driver::{Ports, Relaying, Search, Verdict};
-use nearpath_p2p::link::Link;
-use nearpath_p2p::message::{LONGEST_PARCEL, Parcel, Report, Told};
+use nearpath_p2p::control::{ControlConnection, ControlEvent, ControlSettings};
+use nearpath_p2p::driver::{LocalPorts, RelayPolicy, SearchOutcome, SearchPlan};
+use nearpath_p2p::link::P2pLink;
+use nearpath_p2p::message::{JobReport, MAX_RELAYED_FRAME_BYTES, RelayedFrame, RendezvousMessage};
 use nearpath_p2p::punch::Transport;
-use nearpath_rendezvous::{Limits, Rate};
-use nearpath_testkit::p2p::rendezvous::{House, SOON, id};
+use nearpath_rendezvous::{RateLimit, RendezvousLimits};
+use nearpath_testkit::p2p::rendezvous::{RENDEZVOUS_TIMEOUT, TestRendezvous, worker_id};
 use nearpath_testkit::{eventually, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 
-use super::links::{Job, echo, moved};
-use super::unauthorized::raw;
+use super::links::{LinkJob, echo_bytes, wait_until_direct};
+use super::unauthorized::raw_connection;
 
-fn when_worth(lasts: Duration) -> Search {
-    let ports = Box::pin(async { Ports::bind(&[Transport::Tcp, Transport::Udp]) });
-    Search::WhenWorth { ports, lasts }
+fn on_demand_search(link_age: Duration) -> SearchPlan {
+    let ports = Box::pin(async { LocalPorts::bind(&[Transport::Tcp, Transport::Udp]) });
+    SearchPlan::OnDemand {
+        ports,
+        short_link_age: link_age,
+    }
 }
 
-const LASTS: Duration = Duration::from_secs(3600);
+const LINK_AGE: Duration = Duration::from_secs(3600);
 
-async fn links(house: &House, lasts: Duration) -> [Link; 2] {
-    let workers = [house.worker("sort", "a").await, house.worker("sort", "b").await];
-    Job::new().between(workers, [(); 2].map(|()| when_worth(lasts)), Relaying::default(), || ()).await.unwrap()
+async fn link_pair(house: &TestRendezvous, link_age: Duration) -> [P2pLink; 2] {
+    let workers = [
+        house.connect_worker("sort", "a").await,
+        house.connect_worker("sort", "b").await,
+    ];
+    LinkJob::new()
+        .connect_workers(
+            workers,
+            [(); 2].map(|()| on_demand_search(link_age)),
+            RelayPolicy::default(),
+            || (),
+        )
+        .await
+        .unwrap()
 }
 
 /// What a link took from the rendezvous: ends of relays, and answers of observers.
-fn taken(house: &House) -> [u64; 2] {
-    ["nearpath_relay_opened_total", "nearpath_rendezvous_observed_total"].map(|name| house.metric(name))
+fn resources_used(house: &TestRendezvous) -> [u64; 2] {
+    [
+        "nearpath_relay_opened_total",
+        "nearpath_rendezvous_observed_total",
+    ]
+    .map(|name| house.metric_value(name))
 }
 
 #[tokio::test]
-async fn a_short_link_asks_for_nothing_but_the_line() {
-    let house = House::start(Limits::default());
-    let [mut a, mut b] = links(&house, LASTS).await;
-    echo(&mut a, &mut b, 60_000).await;
-    let known = a.known().clone();
-    assert_eq!((*known.verdict.borrow(), known.path()), (Verdict::Unneeded, "relay"));
+async fn a_short_link_uses_the_control_connection_only() {
+    let house = TestRendezvous::start(RendezvousLimits::default());
+    let [mut a, mut b] = link_pair(&house, LINK_AGE).await;
+    echo_bytes(&mut a, &mut b, 60_000).await;
+    let status = a.status().clone();
+    assert_eq!(
+        (*status.outcome.borrow(), status.path_name()),
+        (SearchOutcome::NotNeeded, "relay")
+    );
     let ends = async {
         let mut rest = Vec::new();
         b.read_to_end(&mut rest).await.unwrap();
         drop(b);
     };
-    within(async { tokio::join!(a.close(), ends) }).await.0.unwrap();
-    eventually("the session is over", async || house.metric("nearpath_rendezvous_sessions") == 0).await;
-    assert_eq!(taken(&house), [0, 0]);
-    assert!(house.metric("nearpath_relay_bytes_total") > 120_000, "they are counted as the relay's");
+    within(async { tokio::join!(a.close(), ends) })
+        .await
+        .0
+        .unwrap();
+    eventually("the session is over", async || {
+        house.metric_value("nearpath_rendezvous_sessions") == 0
+    })
+    .await;
+    assert_eq!(resources_used(&house), [0, 0]);
+    assert!(
+        house.metric_value("nearpath_relay_bytes_total") > 120_000,
+        "they are counted as the relay's"
+    );
 }
 
 #[tokio::test]
-async fn a_link_that_carries_more_moves() {
-    let house = House::start(Limits::default());
-    let [mut a, mut b] = links(&house, LASTS).await;
-    echo(&mut a, &mut b, 2_000_000).await;
-    moved(&mut a, &mut b).await;
-    echo(&mut a, &mut b, 2_000_000).await;
+async fn a_link_that_carries_more_bytes_moves() {
+    let house = TestRendezvous::start(RendezvousLimits::default());
+    let [mut a, mut b] = link_pair(&house, LINK_AGE).await;
+    echo_bytes(&mut a, &mut b, 2_000_000).await;
+    wait_until_direct(&mut a, &mut b).await;
+    echo_bytes(&mut a, &mut b, 2_000_000).await;
 }
 
 /// One of them wants to, however little there is to carry.
 #[tokio::test]
-async fn a_link_that_lasts_moves() {
-    let house = House::start(Limits::default());
-    let workers = [house.worker("sort", "a").await, house.worker("sort", "b").await];
-    let searches = [when_worth(LASTS), when_worth(Duration::from_millis(10))];
-    let [mut a, mut b] = Job::new().between(workers, searches, Relaying::default(), || ()).await.unwrap();
-    moved(&mut a, &mut b).await;
+async fn a_long_lived_link_moves() {
+    let house = TestRendezvous::start(RendezvousLimits::default());
+    let workers = [
+        house.connect_worker("sort", "a").await,
+        house.connect_worker("sort", "b").await,
+    ];
+    let searches = [
+        on_demand_search(LINK_AGE),
+        on_demand_search(Duration::from_millis(10)),
+    ];
+    let [mut a, mut b] = LinkJob::new()
+        .connect_workers(workers, searches, RelayPolicy::default(), || ())
+        .await
+        .unwrap();
+    wait_until_direct(&mut a, &mut b).await;
 }
 
 /// What has not come when the line breaks goes over the relay.
 #[tokio::test]
-async fn a_short_link_survives_the_rendezvous() {
-    let house = House::start(Limits::default());
+async fn a_short_link_survives_a_restarted_rendezvous() {
+    let house = TestRendezvous::start(RendezvousLimits::default());
     let addr = house.rendezvous.addr;
-    let [mut a, mut b] = links(&house, LASTS).await;
-    echo(&mut a, &mut b, 10_000).await;
+    let [mut a, mut b] = link_pair(&house, LINK_AGE).await;
+    echo_bytes(&mut a, &mut b, 10_000).await;
     drop(house);
-    let house = House::start_at(addr, Limits::default());
+    let house = TestRendezvous::start_at(addr, RendezvousLimits::default());
     a.write_all(&[7; 10_000]).await.unwrap();
     a.flush().await.unwrap();
-    let mut came = vec![0; 10_000];
+    let mut received = vec![0; 10_000];
     // A way that nobody reads or writes does not come back: both are read.
-    let (reads, writes) = (b.read_exact(&mut came), a.read_u8());
+    let (reads, writes) = (b.read_exact(&mut received), a.read_u8());
     within(async {
         tokio::select! {
             read = reads => drop(read.unwrap()),
@@ -93,56 +132,104 @@ async fn a_short_link_survives_the_rendezvous() {
         }
     })
     .await;
-    assert_eq!(came, [7; 10_000]);
-    assert_eq!(house.metric("nearpath_relay_opened_total"), 2);
+    assert_eq!(received, [7; 10_000]);
+    assert_eq!(house.metric_value("nearpath_relay_opened_total"), 2);
 }
 
 /// What is no parcel ends the line; a parcel of somebody else's session is not passed on.
 #[tokio::test]
-async fn parcels_are_of_ones_own_sessions() {
-    let house = House::start(Limits::default());
-    for frame in [vec![], vec![7; 32], vec![7; LONGEST_PARCEL + 1]] {
-        let mut line = raw(&house, "x").await;
+async fn frames_of_other_sessions_are_refused() {
+    let house = TestRendezvous::start(RendezvousLimits::default());
+    for frame in [vec![], vec![7; 32], vec![7; MAX_RELAYED_FRAME_BYTES + 1]] {
+        let mut line = raw_connection(&house, "x").await;
         line.send(Message::binary(frame)).await.unwrap();
         while let Some(Ok(message)) = within(line.next()).await {
             assert!(!message.is_binary());
         }
     }
-    let (a, mut b) = (house.worker("sort", "a").await, house.worker("sort", "b").await);
-    let own = within(a.line.call(id("b"), "", SOON)).await.unwrap();
-    let mut others = b.called().await;
-    let parcel = Parcel { session: own.granted.session, piece: 0, has: 0, bytes: (&b"x"[..]).into() };
-    let mut stranger = raw(&house, "c").await;
-    stranger.send(Message::Binary(parcel.write())).await.unwrap();
-    let answer = within(stranger.next()).await.unwrap().unwrap().into_text().unwrap();
-    assert!(matches!(serde_json::from_str(&answer), Ok(Told::HungUp { session, .. }) if session == parcel.session));
+    let (a, mut b) = (
+        house.connect_worker("sort", "a").await,
+        house.connect_worker("sort", "b").await,
+    );
+    let own = within(a.connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT))
+        .await
+        .unwrap();
+    let mut others = b.next_call().await;
+    let relayed = RelayedFrame {
+        session: own.grant.session,
+        number: 0,
+        acknowledged: 0,
+        bytes: (&b"x"[..]).into(),
+    };
+    let mut other = raw_connection(&house, "c").await;
+    other.send(Message::Binary(relayed.encode())).await.unwrap();
+    let answer = within(other.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .into_text()
+        .unwrap();
+    assert!(
+        matches!(serde_json::from_str(&answer), Ok(RendezvousMessage::HungUp { session, .. }) if session == relayed.session)
+    );
     drop(own);
-    assert!(within(others.hear()).await.is_none(), "nothing was passed on");
+    assert!(
+        within(others.next_message()).await.is_none(),
+        "nothing was passed on"
+    );
 }
 
 /// What goes over lines is the job's, too.
 #[tokio::test]
-async fn a_jobs_lines_share_its_rate() {
-    let rate = Rate { per_second: 1 << 20, burst: 32 << 10 };
-    let house = House::start(Limits { job_rate: Some(rate), ..Limits::default() });
-    let [mut a, mut b] = links(&house, LASTS).await;
-    echo(&mut a, &mut b, 100_000).await;
-    assert!(house.metric("nearpath_rendezvous_throttled_total") > 0);
+async fn control_connections_of_a_job_share_its_rate() {
+    let rate = RateLimit {
+        per_second: 1 << 20,
+        burst: 32 << 10,
+    };
+    let house = TestRendezvous::start(RendezvousLimits {
+        job_rate: Some(rate),
+        ..RendezvousLimits::default()
+    });
+    let [mut a, mut b] = link_pair(&house, LINK_AGE).await;
+    echo_bytes(&mut a, &mut b, 100_000).await;
+    assert!(house.metric_value("nearpath_rendezvous_throttled_total") > 0);
 }
 
 /// Each sends the other megabytes over lines before it reads any of its links: what stands between never waits for both.
 #[tokio::test]
-async fn two_that_write_much_at_once_both_hear() {
+async fn two_workers_that_write_much_at_once_both_receive() {
     const LINKS: usize = 250;
-    let house = House::start(Limits::default());
-    let (job, a, mut b) = (Job::new(), house.worker("sort", "a").await, house.worker("sort", "b").await);
+    let house = TestRendezvous::start(RendezvousLimits::default());
+    let (job, a, mut b) = (
+        LinkJob::new(),
+        house.connect_worker("sort", "a").await,
+        house.connect_worker("sort", "b").await,
+    );
     let mut links = Vec::new();
     for _ in 0..LINKS {
-        let own = within(a.line.call(id("b"), "", SOON)).await.unwrap();
-        let others = b.called().await;
-        let first = job.connect(&a, "a", own, when_worth(LASTS), Relaying::default());
-        let second = job.connect(&b, "b", others, when_worth(LASTS), Relaying::default());
-        links.extend(<[Link; 2]>::from(within(async { tokio::try_join!(first, second) }).await.unwrap()));
+        let own = within(a.connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT))
+            .await
+            .unwrap();
+        let others = b.next_call().await;
+        let first = job.connect(
+            &a,
+            "a",
+            own,
+            on_demand_search(LINK_AGE),
+            RelayPolicy::default(),
+        );
+        let second = job.connect(
+            &b,
+            "b",
+            others,
+            on_demand_search(LINK_AGE),
+            RelayPolicy::default(),
+        );
+        links.extend(<[P2pLink; 2]>::from(
+            within(async { tokio::try_join!(first, second) })
+                .await
+                .unwrap(),
+        ));
     }
     for link in &mut links {
         link.write_all(&[7; 60_000]).await.unwrap();
@@ -154,64 +241,87 @@ async fn two_that_write_much_at_once_both_hear() {
         }
     })
     .await;
-    assert_eq!(house.metric("nearpath_rendezvous_slow_total"), 0);
+    assert_eq!(house.metric_value("nearpath_rendezvous_slow_total"), 0);
 }
 
 /// Who is busy for a while has acknowledged nothing, and so its peer needs the relay; both come to it, or to something better.
 #[tokio::test]
-async fn a_peer_that_was_busy_is_met_again() {
-    let house = House::start(Limits::default());
-    let workers = [house.worker("sort", "a").await, house.worker("sort", "b").await];
-    let relaying = Relaying { heard: Duration::from_millis(300), patience: Duration::from_secs(4), head_start: None };
-    let searches = [(); 2].map(|()| when_worth(LASTS));
-    let [mut a, mut b] = Job::new().between(workers, searches, relaying, || ()).await.unwrap();
+async fn a_busy_peer_is_reached_again() {
+    let house = TestRendezvous::start(RendezvousLimits::default());
+    let workers = [
+        house.connect_worker("sort", "a").await,
+        house.connect_worker("sort", "b").await,
+    ];
+    let policy = RelayPolicy {
+        ack_timeout: Duration::from_millis(300),
+        resume_timeout: Duration::from_secs(4),
+        head_start: None,
+    };
+    let searches = [(); 2].map(|()| on_demand_search(LINK_AGE));
+    let [mut a, mut b] = LinkJob::new()
+        .connect_workers(workers, searches, policy, || ())
+        .await
+        .unwrap();
     a.write_all(&[7; 1000]).await.unwrap();
     a.flush().await.unwrap();
-    eventually_opened(&house, &mut a).await;
+    wait_relay_end_opened(&house, &mut a).await;
     within(b.read_exact(&mut [0; 1000])).await.unwrap();
-    moved(&mut a, &mut b).await;
+    wait_until_direct(&mut a, &mut b).await;
 }
 
 /// Until this end of a relay is there, with nobody at the other one.
-async fn eventually_opened(house: &House, link: &mut Link) {
+async fn wait_relay_end_opened(house: &TestRendezvous, link: &mut P2pLink) {
     let mut nothing = [0];
     tokio::select! {
         read = link.read(&mut nothing) => panic!("{read:?}"),
-        () = eventually("it is opened", async || house.metric("nearpath_relay_opened_total") == 1) => (),
+        () = eventually("it is opened", async || house.metric_value("nearpath_relay_opened_total") == 1) => (),
     }
 }
 
 /// What waits while the line is away is still there when the next line breaks before it has taken all.
 #[tokio::test]
-async fn what_was_not_said_outlives_a_line() {
+async fn queued_messages_survive_a_broken_connection() {
     const REPORTS: usize = 500;
-    let house = House::start(Limits::default());
-    let mut to = house.worker("sort", "b").await;
+    let house = TestRendezvous::start(RendezvousLimits::default());
+    let mut to = house.connect_worker("sort", "b").await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = format!("ws://{}", listener.local_addr().unwrap()).parse().unwrap();
-    let (line, mut heard) = Line::open(Settings { place, ..house.settings(house.ticket("sort", "a")) });
+    let url = format!("ws://{}", listener.local_addr().unwrap())
+        .parse()
+        .unwrap();
+    let (line, mut events) = ControlConnection::open(ControlSettings {
+        url,
+        ..house.control_settings(house.ticket("sort", "a"))
+    });
     for _ in 0..REPORTS {
-        line.report(Some(id("b")), Report::Other { body: "x".repeat(3000).into() });
+        line.send_report(
+            Some(worker_id("b")),
+            JobReport::Other {
+                body: "x".repeat(3000).into(),
+            },
+        );
     }
-    tokio::spawn(async move { while heard.recv().await.is_some() {} });
+    tokio::spawn(async move { while events.recv().await.is_some() {} });
     let rendezvous = house.rendezvous.addr;
     tokio::spawn(async move {
         // The first line is there for as long as it takes to say 200 kB; the next one stays.
-        for most in [200_000, u64::MAX] {
-            let (near, far) = (listener.accept().await.unwrap().0, TcpStream::connect(rendezvous).await.unwrap());
+        for max_bytes in [200_000, u64::MAX] {
+            let (near, far) = (
+                listener.accept().await.unwrap().0,
+                TcpStream::connect(rendezvous).await.unwrap(),
+            );
             let ((from, mut back), (mut answers, mut to)) = (near.into_split(), far.into_split());
-            let mut said = from.take(most);
+            let mut said = from.take(max_bytes);
             tokio::select! {
                 _ = tokio::io::copy(&mut said, &mut to) => (),
                 _ = tokio::io::copy(&mut answers, &mut back) => (),
             }
         }
     });
-    let mut came = 0;
+    let mut received = 0;
     within(async {
         // What the kernel had taken of the first line is gone.
-        while came < REPORTS / 3 {
-            came += usize::from(matches!(to.next().await, Heard::Report { .. }));
+        while received < REPORTS / 3 {
+            received += usize::from(matches!(to.next_event().await, ControlEvent::Report { .. }));
         }
     })
     .await;

@@ -1,6 +1,6 @@
 //! The UDP port of HTTP/3 while several processes serve it.
 //!
-//! All its sockets stay open in every process, because the kernel numbers them by their order ([`nearpath_wire::h3::Steering`]). A process
+//! All its sockets stay open in every process, because the kernel numbers them by their order ([`nearpath_wire::h3::CidRouting`]). A process
 //! reads its own sockets. It reads those of ended processes only to reset connections that still send there.
 
 use std::io;
@@ -8,7 +8,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 
 use nearpath_kernel::reuseport;
-use nearpath_wire::h3::{self, PARTS, Site, Steering};
+use nearpath_wire::h3::{self, CidRouting, Http3ServerConfig, MAX_PARTS};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ struct PortMember {
 /// The port as one of its processes sees it.
 #[derive(Debug)]
 pub(crate) struct Http3Port {
-    site: Site,
+    site: Http3ServerConfig,
     members: Vec<PortMember>,
     /// One task per other process: waits for its end, then resets its connections.
     resets: JoinSet<()>,
@@ -41,37 +41,70 @@ pub(crate) struct Http3PortState {
     secret: u32,
     #[serde(rename = "mine")]
     own_part: usize,
-    parts: [(u32, u32); PARTS],
+    parts: [(u32, u32); MAX_PARTS],
 }
 
 impl Http3Port {
     /// Creates the port of the first process.
-    pub(crate) fn new(site: Site, sockets: &[UdpSocket]) -> io::Result<Self> {
-        let this_process = PortMember::this_process(site.steering().mine(), sockets)?;
-        Ok(Self { site, members: vec![this_process], resets: JoinSet::new() })
+    pub(crate) fn new(site: Http3ServerConfig, sockets: &[UdpSocket]) -> io::Result<Self> {
+        let this_process = PortMember::this_process(site.routing().own_part(), sockets)?;
+        Ok(Self {
+            site,
+            members: vec![this_process],
+            resets: JoinSet::new(),
+        })
     }
 
     /// Joins the port of earlier processes. This process gets no packets before [`Self::steer_to_self`].
-    pub(crate) fn inherit(site: Site, state: &Http3PortState, fds: Vec<OwnedFd>) -> io::Result<(Self, Vec<UdpSocket>)> {
-        let invalid = || io::Error::new(io::ErrorKind::InvalidData, "the old process sent an invalid HTTP/3 port");
-        let before = h3::Told { secret: state.secret, mine: state.own_part, parts: state.parts };
-        let before = Steering::heard(&before).ok_or_else(invalid)?;
+    pub(crate) fn inherit(
+        site: Http3ServerConfig,
+        state: &Http3PortState,
+        fds: Vec<OwnedFd>,
+    ) -> io::Result<(Self, Vec<UdpSocket>)> {
+        let invalid = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the old process sent an invalid HTTP/3 port",
+            )
+        };
+        let before = h3::CidRoutingState {
+            secret: state.secret,
+            own_part: state.own_part,
+            parts: state.parts,
+        };
+        let before = CidRouting::from_state(&before).ok_or_else(invalid)?;
         let mut members = read_members(&before, fds).ok_or_else(invalid)?;
-        let ended: Vec<_> = members.iter().filter(|member| member.has_ended()).map(|member| member.number).collect();
-        let too_many = || io::Error::other("too many old processes are still draining: wait until they exit");
-        let steering = before.next(&ended, site.steering().threads()).ok_or_else(too_many)?;
+        let ended: Vec<_> = members
+            .iter()
+            .filter(|member| member.has_ended())
+            .map(|member| member.number)
+            .collect();
+        let too_many =
+            || io::Error::other("too many old processes are still draining: wait until they exit");
+        let steering = before
+            .next_process(&ended, site.routing().thread_count())
+            .ok_or_else(too_many)?;
         // Sockets of an ended process are reused in place: closing them would renumber the others.
-        let reused = members.iter().position(|member| member.number == steering.mine());
+        let reused = members
+            .iter()
+            .position(|member| member.number == steering.own_part());
         let sockets = match reused.map(|at| members.swap_remove(at)) {
             Some(ended) => ended.sockets,
-            None => nearpath_wire::bind::more_datagrams(state.addr, steering.threads())?,
+            None => nearpath_wire::sockets::bind_more_udp(state.addr, steering.thread_count())?,
         };
-        members.push(PortMember::this_process(steering.mine(), &sockets)?);
-        Ok((Self { site: site.steered(steering), members, resets: JoinSet::new() }, sockets))
+        members.push(PortMember::this_process(steering.own_part(), &sockets)?);
+        Ok((
+            Self {
+                site: site.with_routing(steering),
+                members,
+                resets: JoinSet::new(),
+            },
+            sockets,
+        ))
     }
 
     /// The server configuration whose connection ids lead to this process.
-    pub(crate) fn site(&self) -> &Site {
+    pub(crate) fn site(&self) -> &Http3ServerConfig {
         &self.site
     }
 
@@ -80,16 +113,26 @@ impl Http3Port {
     /// # Errors
     /// When the kernel refuses the program.
     pub(crate) fn steer_to_self(&self) -> io::Result<()> {
-        let any = self.members.iter().find_map(|member| member.sockets.first()).ok_or(io::ErrorKind::NotFound)?;
-        reuseport::attach_steering_program(any, &self.site.steering().program())
+        let any = self
+            .members
+            .iter()
+            .find_map(|member| member.sockets.first())
+            .ok_or(io::ErrorKind::NotFound)?;
+        reuseport::attach_steering_program(any, &self.site.routing().bpf_program())
     }
 
     /// Resets connections of the other processes once these have ended. Must run inside a tokio runtime.
     pub(crate) fn reset_orphans(&mut self) {
-        for member in self.members.iter().filter(|member| member.number != self.site.steering().mine()) {
+        for member in self
+            .members
+            .iter()
+            .filter(|member| member.number != self.site.routing().own_part())
+        {
             match member.try_clone() {
                 Ok(member) => drop(self.resets.spawn(member.reset_after_end(self.site.clone()))),
-                Err(error) => tracing::warn!(%error, "connections of an ending process will not be reset"),
+                Err(error) => {
+                    tracing::warn!(%error, "connections of an ending process will not be reset")
+                }
             }
         }
     }
@@ -101,11 +144,24 @@ impl Http3Port {
 
     /// The description for a successor, with the descriptors of each member: its process, then its sockets.
     pub(super) fn state(&self) -> io::Result<(Http3PortState, Vec<OwnedFd>)> {
-        let first = self.members.iter().find_map(|member| member.sockets.first()).ok_or(io::ErrorKind::NotFound)?;
-        let h3::Told { secret, mine, parts } = self.site.steering().told();
-        let state = Http3PortState { addr: first.local_addr()?, secret, own_part: mine, parts };
+        let first = self
+            .members
+            .iter()
+            .find_map(|member| member.sockets.first())
+            .ok_or(io::ErrorKind::NotFound)?;
+        let h3::CidRoutingState {
+            secret,
+            own_part: mine,
+            parts,
+        } = self.site.routing().to_state();
+        let state = Http3PortState {
+            addr: first.local_addr()?,
+            secret,
+            own_part: mine,
+            parts,
+        };
         let mut fds = Vec::new();
-        for (number, _) in self.site.steering().parts() {
+        for (number, _) in self.site.routing().parts() {
             let member = self.members.iter().find(|member| member.number == number);
             let member = member.ok_or(io::ErrorKind::NotFound)?.try_clone()?;
             fds.push(member.process);
@@ -115,43 +171,78 @@ impl Http3Port {
     }
 }
 
-fn read_members(steering: &Steering, fds: Vec<OwnedFd>) -> Option<Vec<PortMember>> {
+fn read_members(steering: &CidRouting, fds: Vec<OwnedFd>) -> Option<Vec<PortMember>> {
     let mut fds = fds.into_iter();
     let members = steering.parts().map(|(number, part)| {
         let process = fds.next()?;
-        let sockets: Vec<_> = fds.by_ref().take(part.sockets().len()).map(UdpSocket::from).collect();
-        (sockets.len() == part.sockets().len()).then_some(PortMember { number, process, sockets })
+        let sockets: Vec<_> = fds
+            .by_ref()
+            .take(part.socket_numbers().len())
+            .map(UdpSocket::from)
+            .collect();
+        (sockets.len() == part.socket_numbers().len()).then_some(PortMember {
+            number,
+            process,
+            sockets,
+        })
     });
     members.collect()
 }
 
 impl PortMember {
     fn this_process(number: usize, sockets: &[UdpSocket]) -> io::Result<Self> {
-        let sockets = sockets.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>()?;
-        Ok(Self { number, process: pidfd_open(getpid(), PidfdFlags::empty())?, sockets })
+        let sockets = sockets
+            .iter()
+            .map(UdpSocket::try_clone)
+            .collect::<io::Result<_>>()?;
+        Ok(Self {
+            number,
+            process: pidfd_open(getpid(), PidfdFlags::empty())?,
+            sockets,
+        })
     }
 
     fn try_clone(&self) -> io::Result<Self> {
-        let sockets = self.sockets.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>()?;
-        Ok(Self { number: self.number, process: duplicate(&self.process)?, sockets })
+        let sockets = self
+            .sockets
+            .iter()
+            .map(UdpSocket::try_clone)
+            .collect::<io::Result<_>>()?;
+        Ok(Self {
+            number: self.number,
+            process: duplicate(&self.process)?,
+            sockets,
+        })
     }
 
     fn has_ended(&self) -> bool {
         // A pidfd becomes readable when its process ends (pidfd_open(2)).
         let mut process = [PollFd::new(&self.process, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         poll(&mut process, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
     /// Waits for the end of the process, then resets its connections until the task is aborted.
-    async fn reset_after_end(self, site: Site) {
-        #[expect(deprecated, reason = "its successor is unsafe for descriptors of unknown safety; this one is owned")]
-        let Ok(process) = AsyncFd::new(self.process) else { return };
+    async fn reset_after_end(self, site: Http3ServerConfig) {
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe for descriptors of unknown safety; this one is owned"
+        )]
+        let Ok(process) = AsyncFd::new(self.process) else {
+            return;
+        };
         if process.readable().await.is_err() {
             return;
         }
         tracing::debug!(part = self.number, "the old process has exited");
-        let resets: Vec<_> = self.sockets.into_iter().map(|socket| site.mourn(socket)).collect();
+        let resets: Vec<_> = self
+            .sockets
+            .into_iter()
+            .map(|socket| site.reset_stale_connections(socket))
+            .collect();
         std::future::pending::<()>().await;
         drop(resets);
     }

@@ -52,16 +52,35 @@ struct SocketOffer {
 impl InheritedSockets {
     /// Keeps duplicates, so that the originals may be closed.
     fn keep(&mut self, name: SocketName, sockets: &[impl AsFd]) -> io::Result<()> {
-        self.sockets.push((name, sockets.iter().map(duplicate).collect::<io::Result<_>>()?));
+        self.sockets.push((
+            name,
+            sockets.iter().map(duplicate).collect::<io::Result<_>>()?,
+        ));
         Ok(())
     }
 
     /// Removes the sockets that the same option opened on the same address.
     fn take<S: From<OwnedFd>>(&mut self, name: SocketName, addr: SocketAddr) -> Vec<S> {
-        let same_addr =
-            |socket: &OwnedFd| getsockname(socket).ok().and_then(|at| SocketAddr::try_from(at).ok()) == Some(addr);
-        let found = self.sockets.iter().position(|(known, all)| *known == name && all.iter().all(same_addr));
-        found.map(|at| self.sockets.swap_remove(at).1.into_iter().map(S::from).collect()).unwrap_or_default()
+        let same_addr = |socket: &OwnedFd| {
+            getsockname(socket)
+                .ok()
+                .and_then(|at| SocketAddr::try_from(at).ok())
+                == Some(addr)
+        };
+        let found = self
+            .sockets
+            .iter()
+            .position(|(known, all)| *known == name && all.iter().all(same_addr));
+        found
+            .map(|at| {
+                self.sockets
+                    .swap_remove(at)
+                    .1
+                    .into_iter()
+                    .map(S::from)
+                    .collect()
+            })
+            .unwrap_or_default()
     }
 
     /// Takes inherited sockets, or opens new ones where there are none; `for_successor` keeps duplicates.
@@ -73,7 +92,11 @@ impl InheritedSockets {
         open: impl FnOnce() -> io::Result<Vec<S>>,
     ) -> io::Result<Vec<S>> {
         let inherited = self.take(name, addr);
-        let sockets = if inherited.is_empty() { open()? } else { inherited };
+        let sockets = if inherited.is_empty() {
+            open()?
+        } else {
+            inherited
+        };
         for_successor.keep(name, &sockets)?;
         Ok(sockets)
     }
@@ -86,23 +109,42 @@ impl InheritedSockets {
         for_successor: &mut Self,
         open: impl FnOnce() -> io::Result<S>,
     ) -> io::Result<S> {
-        let mut sockets = self.take_or_open(name, addr, for_successor, || open().map(|socket| vec![socket]))?;
+        let mut sockets = self.take_or_open(name, addr, for_successor, || {
+            open().map(|socket| vec![socket])
+        })?;
         sockets.pop().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Takes the old process's port of HTTP/3 if it is on this address.
-    pub(crate) fn take_http3_port(&mut self, addr: SocketAddr) -> Option<(Http3PortState, Vec<OwnedFd>)> {
+    pub(crate) fn take_http3_port(
+        &mut self,
+        addr: SocketAddr,
+    ) -> Option<(Http3PortState, Vec<OwnedFd>)> {
         self.received_port.take_if(|(state, _)| state.addr == addr)
     }
 
     /// Sends all sockets to a successor.
     pub(super) fn send(&self, socket: impl AsFd) -> io::Result<()> {
-        let sockets = self.sockets.iter().map(|(name, all)| (*name, all.len())).collect();
+        let sockets = self
+            .sockets
+            .iter()
+            .map(|(name, all)| (*name, all.len()))
+            .collect();
         let port = self.http3_port.as_ref().map(Http3Port::state).transpose()?;
         let (port, port_fds) = port.unzip();
-        let offer = SocketOffer { version: PROTOCOL_VERSION, sockets, port, unsteered: self.unsteered };
+        let offer = SocketOffer {
+            version: PROTOCOL_VERSION,
+            sockets,
+            port,
+            unsteered: self.unsteered,
+        };
         let port_fds = port_fds.unwrap_or_default();
-        let all = self.sockets.iter().flat_map(|(_, all)| all).chain(&port_fds).map(AsFd::as_fd);
+        let all = self
+            .sockets
+            .iter()
+            .flat_map(|(_, all)| all)
+            .chain(&port_fds)
+            .map(AsFd::as_fd);
         message::send(socket, &offer, &all.collect::<Vec<_>>())
     }
 
@@ -116,10 +158,18 @@ impl InheritedSockets {
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         let mut fds = fds.into_iter();
-        let sockets =
-            offer.sockets.into_iter().map(|(name, count)| (name, fds.by_ref().take(count).collect())).collect();
+        let sockets = offer
+            .sockets
+            .into_iter()
+            .map(|(name, count)| (name, fds.by_ref().take(count).collect()))
+            .collect();
         // Descriptors of the HTTP/3 port come after all others.
         let received_port = offer.port.map(|state| (state, fds.collect()));
-        Ok(Self { sockets, http3_port: None, unsteered: offer.unsteered, received_port })
+        Ok(Self {
+            sockets,
+            http3_port: None,
+            unsteered: offer.unsteered,
+            received_port,
+        })
     }
 }

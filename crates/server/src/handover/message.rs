@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,11 +17,16 @@ const MAX_FDS: usize = 128;
 const MAX_BYTES: usize = 16 * 1024;
 
 /// Sends a message; descriptors that do not fit follow in further packets.
-pub(super) fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(super) fn send(
+    socket: impl AsFd,
+    message: &impl Serialize,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let bytes = serde_json::to_vec(&(message, fds.len()))?;
     let (first, rest) = fds.split_at(fds.len().min(MAX_FDS));
     send_packet(&socket, &bytes, first)?;
-    rest.chunks(MAX_FDS).try_for_each(|more| send_packet(&socket, b"{}", more))
+    rest.chunks(MAX_FDS)
+        .try_for_each(|more| send_packet(&socket, b"{}", more))
 }
 
 /// Receives the next message with all its descriptors.
@@ -31,7 +36,10 @@ pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<(T, 
     while fds.len() < wanted {
         let (_, more) = receive_packet(&socket)?;
         if more.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "message without all its descriptors"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "message without all its descriptors",
+            ));
         }
         fds.extend(more);
     }
@@ -44,7 +52,14 @@ fn send_packet(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::R
     if !fds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
-    rustix::io::retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL))?;
+    rustix::io::retry_on_intr(|| {
+        sendmsg(
+            &socket,
+            &[IoSlice::new(bytes)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        )
+    })?;
     Ok(())
 }
 
@@ -53,13 +68,21 @@ fn receive_packet(socket: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let into = &mut [IoSliceMut::new(&mut bytes)];
-    let got = rustix::io::retry_on_intr(|| recvmsg(&socket, into, &mut control, RecvFlags::CMSG_CLOEXEC))?;
+    let got = rustix::io::retry_on_intr(|| {
+        recvmsg(&socket, into, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
     let fds: Vec<OwnedFd> = control.drain().flat_map(into_fds).collect();
     // The descriptors are owned by now: an early return closes them.
     if got.bytes == 0 {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other process closed the connection"));
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the other process closed the connection",
+        ));
     }
-    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if got
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+    {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "truncated message: the limit of open files is too low",
@@ -82,7 +105,13 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     fn pair() -> (OwnedFd, OwnedFd) {
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+        socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap()
     }
 
     #[test]
@@ -95,16 +124,29 @@ mod tests {
             assert_eq!((message.as_str(), got.len()), ("message", count));
         }
         drop(one);
-        assert_eq!(receive::<String>(&other).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(
+            receive::<String>(&other).unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof
+        );
     }
 
     #[test]
     fn malformed_messages_are_rejected() {
-        for bytes in [&b"?"[..], b"{}", b"[1]", b"[\"Stay\",0]", b"[\"Offer\",-1]", b"[\"Offer\",1]"] {
+        for bytes in [
+            &b"?"[..],
+            b"{}",
+            b"[1]",
+            b"[\"Stay\",0]",
+            b"[\"Offer\",-1]",
+            b"[\"Offer\",1]",
+        ] {
             let (one, other) = pair();
             send_packet(&one, bytes, &[]).unwrap();
             send_packet(&one, b"{}", &[]).unwrap(); // announced descriptors never come
-            assert!(receive::<super::super::HandoverRequest>(&other).is_err(), "{bytes:?}");
+            assert!(
+                receive::<super::super::HandoverRequest>(&other).is_err(),
+                "{bytes:?}"
+            );
         }
     }
 }

@@ -55,7 +55,7 @@ enum HandoverRequest {
 pub(crate) struct OldProcess(OwnedFd);
 
 impl OldProcess {
-    /// Connects to the process that owns the data directory, and receives its sockets. `None`: there is no such process.
+    /// Connects to the process that owns the data directory, and receives its sockets. `NoConnection`: there is no such process.
     ///
     /// # Errors
     /// When the process does not reply, or its version speaks another protocol.
@@ -85,7 +85,8 @@ impl OldProcess {
         if let Err(error) = message::send(&self.0, &HandoverRequest::Go, &[]) {
             tracing::warn!(%error, "the old process had exited already");
         }
-        let process = sockopt::socket_peercred(&self.0).and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()));
+        let process = sockopt::socket_peercred(&self.0)
+            .and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()));
         let wait = move || {
             if let Ok(process) = process {
                 // A pidfd becomes readable when its process ends (pidfd_open(2)).
@@ -93,7 +94,10 @@ impl OldProcess {
             }
             on_exit();
         };
-        if let Err(error) = std::thread::Builder::new().name("old-process".to_owned()).spawn(wait) {
+        if let Err(error) = std::thread::Builder::new()
+            .name("old-process".to_owned())
+            .spawn(wait)
+        {
             tracing::warn!(%error, "cannot clean up after the old process; the next start does");
         }
     }
@@ -106,7 +110,12 @@ fn socket_path(data_dir: &Path) -> PathBuf {
 
 fn new_socket() -> io::Result<OwnedFd> {
     // Seqpacket keeps each message together with its descriptors.
-    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+    Ok(socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
 }
 
 fn set_timeouts(socket: &OwnedFd) -> io::Result<()> {

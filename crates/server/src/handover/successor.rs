@@ -12,11 +12,13 @@ use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, listen};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::{HandoverRequest, Http3Port, InheritedSockets, message, new_socket, set_timeouts, socket_path};
+use super::{
+    HandoverRequest, Http3Port, InheritedSockets, message, new_socket, set_timeouts, socket_path,
+};
 
 /// Accepts successors on a thread of its own until one has taken over.
 pub(crate) struct SuccessorListener {
-    /// `None` once this process shuts down.
+    /// `NoConnection` once this process shuts down.
     sockets: Mutex<Option<InheritedSockets>>,
     /// Unlocks the data directory; blocks until that is done.
     release: Box<dyn Fn() + Send + Sync>,
@@ -31,15 +33,23 @@ impl SuccessorListener {
         release: impl Fn() + Send + Sync + 'static,
     ) -> (Arc<Self>, oneshot::Receiver<()>) {
         let (sockets, release) = (Mutex::new(Some(sockets)), Box::new(release));
-        let this = Arc::new(Self { sockets, release, runtime: Handle::current() });
+        let this = Arc::new(Self {
+            sockets,
+            release,
+            runtime: Handle::current(),
+        });
         let (done, replaced) = oneshot::channel();
         let listener = this.clone();
         let started = open_socket(data_dir).and_then(|socket| {
             let wait = move || match listener.accept_successor(&socket) {
                 Ok(()) => drop(done.send(())), // an error means that the server is shutting down anyway
-                Err(error) => tracing::warn!(%error, "no process can take over from this one any more"),
+                Err(error) => {
+                    tracing::warn!(%error, "no process can take over from this one any more")
+                }
             };
-            std::thread::Builder::new().name("successor".to_owned()).spawn(wait)
+            std::thread::Builder::new()
+                .name("successor".to_owned())
+                .spawn(wait)
         });
         if let Err(error) = started {
             tracing::warn!(%error, "no process can take over from this one");
@@ -57,7 +67,8 @@ impl SuccessorListener {
     /// Returns when a successor has taken over.
     fn accept_successor(&self, socket: &OwnedFd) -> io::Result<()> {
         loop {
-            let successor = rustix::io::retry_on_intr(|| accept_with(socket, SocketFlags::CLOEXEC))?;
+            let successor =
+                rustix::io::retry_on_intr(|| accept_with(socket, SocketFlags::CLOEXEC))?;
             if self.hand_over(&successor) {
                 return Ok(());
             }
@@ -71,7 +82,11 @@ impl SuccessorListener {
         let taken_over = self.answer_requests(successor);
         if let Err(error) = &taken_over {
             tracing::warn!(%error, "a process failed to take over; serving on");
-            if let Some(port) = self.sockets().as_mut().and_then(|sockets| sockets.http3_port.as_mut()) {
+            if let Some(port) = self
+                .sockets()
+                .as_mut()
+                .and_then(|sockets| sockets.http3_port.as_mut())
+            {
                 let steered = port.steer_to_self();
                 port.reset_orphans();
                 if let Err(error) = steered {
@@ -97,7 +112,9 @@ impl SuccessorListener {
 
     fn send_sockets(&self, successor: &OwnedFd) -> io::Result<()> {
         let mut sockets = self.sockets();
-        let sockets = sockets.as_mut().ok_or_else(|| io::Error::other("this process is shutting down"))?;
+        let sockets = sockets
+            .as_mut()
+            .ok_or_else(|| io::Error::other("this process is shutting down"))?;
         if let Some(port) = &mut sockets.http3_port {
             port.stop_resets();
         }
@@ -112,9 +129,10 @@ impl SuccessorListener {
 fn expect(successor: &OwnedFd, expected: HandoverRequest) -> io::Result<()> {
     match message::receive::<HandoverRequest>(successor)?.0 {
         request if request == expected => Ok(()),
-        other => {
-            Err(io::Error::new(io::ErrorKind::InvalidData, format!("unexpected request {other:?}, not {expected:?}")))
-        }
+        other => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("unexpected request {other:?}, not {expected:?}"),
+        )),
     }
 }
 

@@ -4,15 +4,20 @@ use std::time::Duration;
 
 use nearpath_controller::Controller;
 use nearpath_node::Node;
-use nearpath_types::{Desired, FunctionId, ObservedFunction};
+use nearpath_types::{DesiredState, FunctionId, ObservedFunction};
 
 /// After this time the handover goes on without the missing instances: one broken function must not block an upgrade.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until every function that is awake has all its instances, or is known to fail.
 pub(crate) async fn wait_ready(controller: &Controller, node: &Node) {
-    let (desired, mut observed) = (controller.model().desired(), node.watch_observed());
-    let all = async { observed.wait_for(|observed| missing(&desired, observed).is_empty()).await.is_ok() };
+    let (desired, mut observed) = (controller.model().desired_state(), node.watch_observed());
+    let all = async {
+        observed
+            .wait_for(|observed| missing(&desired, observed).is_empty())
+            .await
+            .is_ok()
+    };
     if tokio::time::timeout(READY_TIMEOUT, all).await.is_err() {
         let observed = node.watch_observed();
         let missing = missing(&desired, &observed.borrow());
@@ -21,11 +26,17 @@ pub(crate) async fn wait_ready(controller: &Controller, node: &Node) {
 }
 
 /// Functions that lack instances and do not fail.
-fn missing(desired: &Desired, observed: &[ObservedFunction]) -> Vec<String> {
+fn missing(desired: &DesiredState, observed: &[ObservedFunction]) -> Vec<String> {
     let is_settled = |id: &FunctionId, replicas: u32| {
         let known = observed.iter().find(|function| function.id == *id);
-        replicas == 0 || known.is_some_and(|known| known.trouble.is_some() || known.available() >= u64::from(replicas))
+        replicas == 0
+            || known.is_some_and(|known| {
+                known.trouble.is_some() || known.available_count() >= u64::from(replicas)
+            })
     };
-    let missing = desired.functions.iter().filter(|one| !is_settled(&one.spec.id(), one.replicas));
+    let missing = desired
+        .functions
+        .iter()
+        .filter(|one| !is_settled(&one.spec.id(), one.replicas));
     missing.map(|one| one.spec.id().to_string()).collect()
 }

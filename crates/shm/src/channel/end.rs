@@ -5,7 +5,9 @@ mod strict_end;
 
 use std::sync::Arc;
 
-use super::{Channel, ChannelReceiveError, ChannelSendError, ChannelSide, ChannelState, UnsentMessage};
+use super::{
+    Channel, ChannelReceiveError, ChannelSendError, ChannelSide, ChannelState, UnsentMessage,
+};
 use crate::counters::SideCounters;
 use crate::descriptor::Descriptor;
 use crate::endpoint::{AcceptOfferError, PoolEndpoint};
@@ -74,19 +76,36 @@ impl ChannelEnd {
         self.send_if_state(ChannelState::Withdrawn, message)
     }
 
-    fn send_if_state(&mut self, last: ChannelState, message: OutgoingMessage) -> Result<(), UnsentMessage> {
+    fn send_if_state(
+        &mut self,
+        last: ChannelState,
+        message: OutgoingMessage,
+    ) -> Result<(), UnsentMessage> {
         if let Err(why) = self.check_sendable(last) {
-            return Err(UnsentMessage { error: why, message: Some(message) });
+            return Err(UnsentMessage {
+                error: why,
+                message: Some(message),
+            });
         }
         if self.strict.is_some() {
             return self.send_strict(message);
         }
-        let OutgoingMessage { lease, offset, length } = message;
-        let offer = lease.offer_to(self.peer_id).map_err(|lost| UnsentMessage { error: lost.into(), message: None })?;
+        let OutgoingMessage {
+            lease,
+            offset,
+            length,
+        } = message;
+        let offer = lease.offer_to(self.peer_id).map_err(|lost| UnsentMessage {
+            error: lost.into(),
+            message: None,
+        })?;
         let descriptor = offer.descriptor(offset, length);
         match self.producer.push_descriptor(descriptor) {
             Ok(()) => {
-                self.sockmap.as_mut().into_iter().for_each(|line| line.queue_descriptor(descriptor));
+                self.sockmap
+                    .as_mut()
+                    .into_iter()
+                    .for_each(|line| line.queue_descriptor(descriptor));
                 offer.confirm_pushed();
                 self.counters.record_sent(length);
                 self.pushed = true;
@@ -96,16 +115,30 @@ impl ChannelEnd {
                 let why = self.push_fault(fault);
                 Err(UnsentMessage {
                     error: why,
-                    message: offer.take_back().ok().map(|lease| OutgoingMessage { lease, offset, length }),
+                    message: offer.take_back().ok().map(|lease| OutgoingMessage {
+                        lease,
+                        offset,
+                        length,
+                    }),
                 })
             }
         }
     }
 
     fn check_sendable(&self, last: ChannelState) -> Result<(), ChannelSendError> {
-        let (state, last) =
-            (self.channel.state(), if self.side == ChannelSide::Callee { ChannelState::Withdrawn } else { last });
-        if state <= last { Ok(()) } else { Err(ChannelSendError::Closed(state)) }
+        let (state, last) = (
+            self.channel.state(),
+            if self.side == ChannelSide::Callee {
+                ChannelState::Withdrawn
+            } else {
+                last
+            },
+        );
+        if state <= last {
+            Ok(())
+        } else {
+            Err(ChannelSendError::Closed(state))
+        }
     }
 
     fn push_fault(&self, fault: PushError) -> ChannelSendError {
@@ -123,13 +156,20 @@ impl ChannelEnd {
             return Err(ChannelReceiveError::Closed(state));
         }
         // A socket delivers completely only what arrived before the last observed state.
-        let complete = self.sockmap.as_ref().map_or(state, |line| line.state_before_read);
+        let complete = self
+            .sockmap
+            .as_ref()
+            .map_or(state, |line| line.state_before_read);
         match self.take_message() {
-            Ok(None) if complete > ChannelState::Withdrawn => Err(ChannelReceiveError::Closed(state)),
+            Ok(None) if complete > ChannelState::Withdrawn => {
+                Err(ChannelReceiveError::Closed(state))
+            }
             Ok(message) => Ok(message),
             Err(ChannelReceiveError::Closed(state)) => Err(ChannelReceiveError::Closed(state)),
             // The node may have reclaimed a dead peer's last offer before it was read: not a protocol violation.
-            Err(ChannelReceiveError::Refused(AcceptOfferError::NotOffered)) if state > ChannelState::Withdrawn => {
+            Err(ChannelReceiveError::Refused(AcceptOfferError::NotOffered))
+                if state > ChannelState::Withdrawn =>
+            {
                 Err(ChannelReceiveError::Closed(state))
             }
             Err(fault) => {
@@ -159,14 +199,23 @@ impl ChannelEnd {
     }
 
     fn pop_descriptor(&mut self) -> Result<Option<Descriptor>, ChannelReceiveError> {
-        let Some(line) = &mut self.sockmap else { return Ok(self.consumer.pop_descriptor()?) };
-        let Some(descriptor) = line.received.pop_front() else { return Ok(None) };
+        let Some(line) = &mut self.sockmap else {
+            return Ok(self.consumer.pop_descriptor()?);
+        };
+        let Some(descriptor) = line.received.pop_front() else {
+            return Ok(None);
+        };
         // A record without a ring entry was sent without a credit.
-        self.consumer.pop_descriptor()?.map(|_| Some(descriptor)).ok_or(ChannelReceiveError::Poisoned(RingPoisoned))
+        self.consumer
+            .pop_descriptor()?
+            .map(|_| Some(descriptor))
+            .ok_or(ChannelReceiveError::Poisoned(RingPoisoned))
     }
 
     fn take_message(&mut self) -> Result<Option<ReceivedMessage>, ChannelReceiveError> {
-        let Some(descriptor) = self.pop_descriptor()? else { return Ok(None) };
+        let Some(descriptor) = self.pop_descriptor()? else {
+            return Ok(None);
+        };
         if let Some(strict) = &self.strict {
             let copy = strict.peer_pool.copy_message(&descriptor);
             return self.finish_copy(copy);
@@ -209,14 +258,21 @@ impl ChannelEnd {
             return self.reclaim_strict();
         }
         let (member, peer) = (&self.endpoint, self.peer_id);
-        self.producer.unconsumed().filter(|descriptor| member.recall_offer(descriptor, peer)).count() as u32
+        self.producer
+            .unconsumed()
+            .filter(|descriptor| member.recall_offer(descriptor, peer))
+            .count() as u32
     }
 
     /// Returns the messages that can be sent now. A caller has at most one ring capacity of unanswered calls.
     pub fn credits(&mut self) -> u32 {
         let room = self.producer.free_entries().unwrap_or(0);
         match self.side {
-            ChannelSide::Caller => room.min(self.channel.capacity().saturating_sub(self.counters.in_flight() as u32)),
+            ChannelSide::Caller => room.min(
+                self.channel
+                    .capacity()
+                    .saturating_sub(self.counters.in_flight() as u32),
+            ),
             ChannelSide::Callee => room,
         }
     }

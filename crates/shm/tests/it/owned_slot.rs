@@ -13,12 +13,25 @@ use nearpath_shm::region::PageKind;
 use nearpath_shm::spin::SpinPolicy;
 use nearpath_shm::wakeup_cell::{self, WakeupCell};
 use nearpath_shm::{
-    ChannelEnd, ChannelSide, EndpointId, Envelope, MessageKind, OwnedSlot, PoolEndpoint, SlotPool, copies,
+    ChannelEnd, ChannelSide, EndpointId, Envelope, MessageKind, OwnedSlot, PoolEndpoint, SlotPool,
+    copies,
 };
 use proptest::prelude::*;
 
-const CLASS_SPECS: [ClassSpec; 3] =
-    [ClassSpec { size: 256, count: 4 }, ClassSpec { size: 1024, count: 4 }, ClassSpec { size: 4096, count: 2 }];
+const CLASS_SPECS: [ClassSpec; 3] = [
+    ClassSpec {
+        size: 256,
+        count: 4,
+    },
+    ClassSpec {
+        size: 1024,
+        count: 4,
+    },
+    ClassSpec {
+        size: 4096,
+        count: 2,
+    },
+];
 
 /// Two endpoints of one pool and the channel between them.
 struct EndPair {
@@ -31,15 +44,34 @@ struct EndPair {
 fn end_pair() -> EndPair {
     let pool = Arc::new(SlotPool::create(&CLASS_SPECS, PageKind::Small).unwrap());
     let endpoint = |number| EndpointId::new(number).unwrap();
-    let members = [1, 2].map(|number| PoolEndpoint::new(Arc::clone(&pool), endpoint(number), u64::MAX));
-    let cells =
-        [0, 1].map(|_| WakeupCell::create(wakeup_cell::WakeupKind::Futex, SpinPolicy::new(Duration::ZERO)).unwrap());
+    let members =
+        [1, 2].map(|number| PoolEndpoint::new(Arc::clone(&pool), endpoint(number), u64::MAX));
+    let cells = [0, 1].map(|_| {
+        WakeupCell::create(
+            wakeup_cell::WakeupKind::Futex,
+            SpinPolicy::new(Duration::ZERO),
+        )
+        .unwrap()
+    });
     let channel = Channel::create(16).unwrap();
-    let caller =
-        channel.attach_end(ChannelSide::Caller, Arc::clone(&members[0]), endpoint(2), cells[1].wakeup_signal());
-    let callee =
-        channel.attach_end(ChannelSide::Callee, Arc::clone(&members[1]), endpoint(1), cells[0].wakeup_signal());
-    EndPair { pool, ends: [caller, callee], endpoints: members, _cells: cells }
+    let caller = channel.attach_end(
+        ChannelSide::Caller,
+        Arc::clone(&members[0]),
+        endpoint(2),
+        cells[1].wakeup_signal(),
+    );
+    let callee = channel.attach_end(
+        ChannelSide::Callee,
+        Arc::clone(&members[1]),
+        endpoint(1),
+        cells[0].wakeup_signal(),
+    );
+    EndPair {
+        pool,
+        ends: [caller, callee],
+        endpoints: members,
+        _cells: cells,
+    }
 }
 
 /// A head of about the given number of bytes.
@@ -141,7 +173,13 @@ fn a_claimed_slot_shows_no_earlier_bytes() {
     let mut first = OwnedSlot::claim_zeroed(&pair.endpoints[0], 700).unwrap();
     first.bytes_mut().fill(7);
     drop(first);
-    assert!(OwnedSlot::claim_zeroed(&pair.endpoints[1], 700).unwrap().bytes().iter().all(|byte| *byte == 0));
+    assert!(
+        OwnedSlot::claim_zeroed(&pair.endpoints[1], 700)
+            .unwrap()
+            .bytes()
+            .iter()
+            .all(|byte| *byte == 0)
+    );
 }
 
 #[test]
@@ -150,9 +188,10 @@ fn a_refused_head_leaves_the_body_unchanged() {
     let mut slot = OwnedSlot::claim_zeroed(&pair.endpoints[0], 5).unwrap();
     slot.bytes_mut().copy_from_slice(b"hello");
     let fits = HEADROOM_BYTES as usize - 64 - 5;
-    for (name, value, why) in
-        [("x", head_value(fits + 1), Some(DraftError::SlotFull)), ("No Name", head_value(1), None)]
-    {
+    for (name, value, why) in [
+        ("x", head_value(fits + 1), Some(DraftError::SlotFull)),
+        ("No Name", head_value(1), None),
+    ] {
         let (back, fault) = slot.into_draft(&[(name, &value)]).unwrap_err();
         assert!(why.is_none_or(|why| why == fault), "{fault}");
         slot = back;
@@ -160,7 +199,10 @@ fn a_refused_head_leaves_the_body_unchanged() {
     }
     let lies = slot.bytes().as_ptr();
     let draft = slot.into_draft(&[("x", &head_value(fits))]).unwrap();
-    let slot = draft.finish(Envelope::new(MessageKind::Call, 1)).into_owned_slot().unwrap();
+    let slot = draft
+        .finish(Envelope::new(MessageKind::Call, 1))
+        .into_owned_slot()
+        .unwrap();
     assert_eq!((slot.bytes().as_ptr(), slot.bytes()), (lies, &b"hello"[..]));
 }
 

@@ -14,7 +14,13 @@ use nearpath_shm::{Descriptor, EndpointId, Lease, PoolEndpoint, SlotId, SlotPool
 use proptest::prelude::*;
 
 const ENDPOINTS: u16 = 4;
-const CLASS_SPECS: [ClassSpec; 2] = [ClassSpec { size: 64, count: 3 }, ClassSpec { size: 256, count: 2 }];
+const CLASS_SPECS: [ClassSpec; 2] = [
+    ClassSpec { size: 64, count: 3 },
+    ClassSpec {
+        size: 256,
+        count: 2,
+    },
+];
 
 #[derive(Debug, Clone)]
 enum PoolAction {
@@ -85,7 +91,12 @@ fn endpoint_id(number: u16) -> EndpointId {
 impl PoolModel {
     fn new() -> Self {
         let pool = Arc::new(SlotPool::create(&CLASS_SPECS, PageKind::Small).unwrap());
-        let mut world = Self { pool, alive: BTreeMap::new(), rings: BTreeMap::new(), last_id: 0 };
+        let mut world = Self {
+            pool,
+            alive: BTreeMap::new(),
+            rings: BTreeMap::new(),
+            last_id: 0,
+        };
         (0..ENDPOINTS).for_each(|_| world.spawn_process());
         world
     }
@@ -94,7 +105,14 @@ impl PoolModel {
     fn spawn_process(&mut self) {
         self.last_id += 1;
         let member = PoolEndpoint::new(Arc::clone(&self.pool), endpoint_id(self.last_id), u64::MAX);
-        self.alive.insert(self.last_id, EndpointProcess { endpoint: member, held: Vec::new(), offered: None });
+        self.alive.insert(
+            self.last_id,
+            EndpointProcess {
+                endpoint: member,
+                held: Vec::new(),
+                offered: None,
+            },
+        );
     }
 
     /// The n-th living endpoint.
@@ -124,13 +142,21 @@ impl PoolModel {
                 let process = self.process_mut(by);
                 if process.offered.is_none() && !process.held.is_empty() {
                     let lease = process.held.swap_remove(which.index(process.held.len()));
-                    process.offered = Some((lease.offer_to(endpoint_id(to)).expect("who holds may offer"), to));
+                    process.offered = Some((
+                        lease
+                            .offer_to(endpoint_id(to))
+                            .expect("who holds may offer"),
+                        to,
+                    ));
                 }
             }
             PoolAction::Push { by } => {
                 let from = self.alive_id(by);
                 if let Some((offer, to)) = self.process_mut(by).offered.take() {
-                    self.rings.entry((from, to)).or_default().push(offer.descriptor(0, 64));
+                    self.rings
+                        .entry((from, to))
+                        .or_default()
+                        .push(offer.descriptor(0, 64));
                     offer.confirm_pushed();
                 }
             }
@@ -140,7 +166,9 @@ impl PoolModel {
                 if let Some((offer, to)) = process.offered.take() {
                     match offer.take_back() {
                         Ok(lease) => process.held.push(lease),
-                        Err(_) => assert!(!living.contains(&to), "only the node takes it meanwhile"),
+                        Err(_) => {
+                            assert!(!living.contains(&to), "only the node takes it meanwhile")
+                        }
                     }
                 }
             }
@@ -155,7 +183,9 @@ impl PoolModel {
                 let number = self.alive_id(who);
                 let dead = self.alive.remove(&number).unwrap();
                 dead.held.into_iter().for_each(std::mem::forget);
-                dead.offered.into_iter().for_each(|(offer, _)| std::mem::forget(offer));
+                dead.offered
+                    .into_iter()
+                    .for_each(|(offer, _)| std::mem::forget(offer));
                 self.spawn_process();
             }
             PoolAction::Sweep => self.sweep_and_check(),
@@ -165,45 +195,95 @@ impl PoolModel {
     /// Reads a ring of the living or, first, of somebody who died.
     fn accept_next(&mut self, from: u16, by: u16) {
         let by = self.alive_id(by);
-        let from = match self.rings.keys().find(|(from, to)| *to == by && !self.alive.contains_key(from)) {
+        let from = match self
+            .rings
+            .keys()
+            .find(|(from, to)| *to == by && !self.alive.contains_key(from))
+        {
             Some((dead, _)) => *dead,
             None => self.alive_id(from),
         };
-        let Some(ring) = self.rings.get_mut(&(from, by)).filter(|ring| !ring.is_empty()) else { return };
+        let Some(ring) = self
+            .rings
+            .get_mut(&(from, by))
+            .filter(|ring| !ring.is_empty())
+        else {
+            return;
+        };
         let descriptor = ring.remove(0);
         for (&number, process) in &self.alive {
             if number != by {
-                assert!(process.endpoint.accept_offer(&descriptor, endpoint_id(from)).is_err(), "stolen by {number}");
+                assert!(
+                    process
+                        .endpoint
+                        .accept_offer(&descriptor, endpoint_id(from))
+                        .is_err(),
+                    "stolen by {number}"
+                );
             }
         }
         let process = self.alive.get_mut(&by).unwrap();
-        process
-            .held
-            .push(process.endpoint.accept_offer(&descriptor, endpoint_id(from)).expect("what was sent is still there"));
-        assert!(process.endpoint.accept_offer(&descriptor, endpoint_id(from)).is_err(), "accepted twice");
+        process.held.push(
+            process
+                .endpoint
+                .accept_offer(&descriptor, endpoint_id(from))
+                .expect("what was sent is still there"),
+        );
+        assert!(
+            process
+                .endpoint
+                .accept_offer(&descriptor, endpoint_id(from))
+                .is_err(),
+            "accepted twice"
+        );
     }
 
     fn sweep_and_check(&mut self) {
         let (living, rings) = (&self.alive, &self.rings);
         let in_ring = |from: EndpointId, to: EndpointId, slot: SlotId, generation: u32| {
             let ring = rings.get(&(from.get(), to.get()));
-            ring.is_some_and(|ring| ring.iter().any(|d| d.slot == slot && d.generation == generation))
+            ring.is_some_and(|ring| {
+                ring.iter()
+                    .any(|d| d.slot == slot && d.generation == generation)
+            })
         };
-        let swept = reclaim::sweep_pool(&self.pool, |endpoint| living.contains_key(&endpoint.get()), in_ring);
+        let swept = reclaim::sweep_pool(
+            &self.pool,
+            |endpoint| living.contains_key(&endpoint.get()),
+            in_ring,
+        );
         self.rings.retain(|(_, to), _| living.contains_key(to));
-        let left = self.rings.iter().filter(|((from, _), _)| !living.contains_key(from)).map(|(_, ring)| ring.len());
+        let left = self
+            .rings
+            .iter()
+            .filter(|((from, _), _)| !living.contains_key(from))
+            .map(|(_, ring)| ring.len());
         let underway: usize = left.sum();
-        assert_eq!(swept.in_flight as usize, underway, "what the dead sent to the living stays");
+        assert_eq!(
+            swept.in_flight as usize, underway,
+            "what the dead sent to the living stays"
+        );
         let usage = reclaim::slot_usage(&self.pool);
-        let of_the_dead = usage.iter().filter(|(endpoint, _)| !living.contains_key(&endpoint.get()));
-        assert_eq!(of_the_dead.map(|(_, usage)| usage.slots as usize).sum::<usize>(), underway, "and nothing else");
+        let of_the_dead = usage
+            .iter()
+            .filter(|(endpoint, _)| !living.contains_key(&endpoint.get()));
+        assert_eq!(
+            of_the_dead
+                .map(|(_, usage)| usage.slots as usize)
+                .sum::<usize>(),
+            underway,
+            "and nothing else"
+        );
     }
 
     fn has_free_slot(&self, bytes: u32) -> bool {
         let free = |(_, leases): (u32, &nearpath_shm::lease_table::LeaseTable)| {
             (0..leases.slot_count()).any(|index| leases.lease_word(index).unwrap().is_free())
         };
-        self.pool.lease_tables().filter(|(size, _)| *size >= bytes).any(free)
+        self.pool
+            .lease_tables()
+            .filter(|(size, _)| *size >= bytes)
+            .any(free)
     }
 
     /// Nobody believes to hold what the word does not say is theirs, and no slot has two holders.
@@ -211,17 +291,41 @@ impl PoolModel {
         let mut seen = BTreeSet::new();
         for (&number, process) in &self.alive {
             for lease in &process.held {
-                assert!(seen.insert(lease.slot()), "{:?} has two holders", lease.slot());
-                let word =
-                    self.pool.lease_table(lease.slot().class()).unwrap().lease_word(lease.slot().index()).unwrap();
-                assert_eq!((word.held_by(), word.offered_by()), (Some(endpoint_id(number)), None));
+                assert!(
+                    seen.insert(lease.slot()),
+                    "{:?} has two holders",
+                    lease.slot()
+                );
+                let word = self
+                    .pool
+                    .lease_table(lease.slot().class())
+                    .unwrap()
+                    .lease_word(lease.slot().index())
+                    .unwrap();
+                assert_eq!(
+                    (word.held_by(), word.offered_by()),
+                    (Some(endpoint_id(number)), None)
+                );
                 assert_eq!(word.generation(), lease.generation());
             }
-            let bytes: u64 = process.held.iter().map(|lease| u64::from(lease.slot_size())).sum();
+            let bytes: u64 = process
+                .held
+                .iter()
+                .map(|lease| u64::from(lease.slot_size()))
+                .sum();
             let offered = process.offered.as_ref().map_or(0, |(offer, _)| {
-                u64::from(self.pool.geometry().slot_size(offer.descriptor(0, 64).slot).unwrap())
+                u64::from(
+                    self.pool
+                        .geometry()
+                        .slot_size(offer.descriptor(0, 64).slot)
+                        .unwrap(),
+                )
             });
-            assert_eq!(process.endpoint.held_bytes(), bytes + offered, "the private account");
+            assert_eq!(
+                process.endpoint.held_bytes(),
+                bytes + offered,
+                "the private account"
+            );
         }
     }
 }
@@ -254,12 +358,23 @@ proptest! {
 #[test]
 fn a_sweep_restores_lost_hints() {
     let pool = Arc::new(SlotPool::create(&CLASS_SPECS, PageKind::Small).unwrap());
-    let raw =
-        Region::open_sealed(pool.as_fd().try_clone_to_owned().unwrap(), pool.region_bytes(), MapAccess::Write).unwrap();
+    let raw = Region::open_sealed(
+        pool.as_fd().try_clone_to_owned().unwrap(),
+        pool.region_bytes(),
+        MapAccess::Write,
+    )
+    .unwrap();
     raw.write_bytes(pool.geometry().classes()[0].hints_offset, &[0; 8]);
     let member = PoolEndpoint::new(Arc::clone(&pool), endpoint_id(1), u64::MAX);
-    assert_eq!(member.claim_slot(64).unwrap().slot_size(), 256, "only the larger class has hints left");
-    assert_eq!(reclaim::sweep_pool(&pool, |_| true, |_, _, _, _| false).restored_hints, 3);
+    assert_eq!(
+        member.claim_slot(64).unwrap().slot_size(),
+        256,
+        "only the larger class has hints left"
+    );
+    assert_eq!(
+        reclaim::sweep_pool(&pool, |_| true, |_, _, _, _| false).restored_hints,
+        3
+    );
     assert_eq!(member.claim_slot(64).unwrap().slot_size(), 64);
 }
 

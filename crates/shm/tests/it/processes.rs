@@ -15,14 +15,23 @@ use nearpath_shm::region::{MapAccess, PageKind, Region};
 use nearpath_shm::spin::SpinPolicy;
 use nearpath_shm::wakeup_cell::{self, WakeupCell};
 use nearpath_shm::{
-    Channel, ChannelEnd, ChannelSide, EndpointId, Envelope, Lease, MessageDraft, MessageKind, OwnedSlot, PoolEndpoint,
-    SlotPool, WakeupSignal,
+    Channel, ChannelEnd, ChannelSide, EndpointId, Envelope, Lease, MessageDraft, MessageKind,
+    OwnedSlot, PoolEndpoint, SlotPool, WakeupSignal,
 };
 use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 const RING_CAPACITY: u32 = 16;
-const CLASS_SPECS: [ClassSpec; 2] = [ClassSpec { size: 64, count: 96 }, ClassSpec { size: 1024, count: 32 }];
+const CLASS_SPECS: [ClassSpec; 2] = [
+    ClassSpec {
+        size: 64,
+        count: 96,
+    },
+    ClassSpec {
+        size: 1024,
+        count: 32,
+    },
+];
 const SLOT_COUNT: usize = 96 + 32;
 const ROLE_VARIABLE: &str = "NEARPATH_SHM_TEST_ROLE";
 const FDS_VARIABLE: &str = "NEARPATH_SHM_TEST_FDS";
@@ -64,19 +73,40 @@ impl ParentProcess {
     fn new(kind: wakeup_cell::WakeupKind) -> Self {
         let pool = Arc::new(SlotPool::create(&CLASS_SPECS, PageKind::Small).unwrap());
         let member = PoolEndpoint::new(Arc::clone(&pool), endpoint_id(1), u64::MAX);
-        Self { pool, endpoint: member, cell: WakeupCell::create(kind, no_spin()).unwrap(), last_id: 1 }
+        Self {
+            pool,
+            endpoint: member,
+            cell: WakeupCell::create(kind, no_spin()).unwrap(),
+            last_id: 1,
+        }
     }
 
     fn spawn_child(&mut self, role: &str, kind: wakeup_cell::WakeupKind) -> ChildHandle {
         self.last_id += 1;
         let number = endpoint_id(self.last_id);
-        let (channel, cell) = (Channel::create(RING_CAPACITY).unwrap(), WakeupCell::create(kind, no_spin()).unwrap());
-        let end = channel.attach_end(ChannelSide::Caller, Arc::clone(&self.endpoint), number, cell.wakeup_signal());
-        let mut fds: Vec<BorrowedFd<'_>> = vec![self.pool.as_fd(), channel.as_fd(), cell.as_fd(), self.cell.as_fd()];
+        let (channel, cell) = (
+            Channel::create(RING_CAPACITY).unwrap(),
+            WakeupCell::create(kind, no_spin()).unwrap(),
+        );
+        let end = channel.attach_end(
+            ChannelSide::Caller,
+            Arc::clone(&self.endpoint),
+            number,
+            cell.wakeup_signal(),
+        );
+        let mut fds: Vec<BorrowedFd<'_>> = vec![
+            self.pool.as_fd(),
+            channel.as_fd(),
+            cell.as_fd(),
+            self.cell.as_fd(),
+        ];
         fds.extend(cell.eventfd());
         fds.extend(self.cell.eventfd());
         // Copies without close-on-exec, until the child has been started.
-        let copies: Vec<OwnedFd> = fds.into_iter().map(|fd| rustix::io::dup(fd).unwrap()).collect();
+        let copies: Vec<OwnedFd> = fds
+            .into_iter()
+            .map(|fd| rustix::io::dup(fd).unwrap())
+            .collect();
         let numbers: Vec<String> = copies.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "processes::role", "--nocapture", "--quiet"])
@@ -85,16 +115,26 @@ impl ParentProcess {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        ChildHandle { child, id: number, channel, end, cell }
+        ChildHandle {
+            child,
+            id: number,
+            channel,
+            end,
+            cell,
+        }
     }
 
     fn send_call(&self, handle: &mut ChildHandle, call: u64) -> bool {
         if handle.end.credits() == 0 {
             return false;
         }
-        let Ok(lease) = self.endpoint.claim_slot(64 + (call % 2) as u32 * 512) else { return false };
-        let sent =
-            handle.end.send_message(MessageDraft::new(lease).finish(Envelope::new(MessageKind::Call, call))).is_ok();
+        let Ok(lease) = self.endpoint.claim_slot(64 + (call % 2) as u32 * 512) else {
+            return false;
+        };
+        let sent = handle
+            .end
+            .send_message(MessageDraft::new(lease).finish(Envelope::new(MessageKind::Call, call)))
+            .is_ok();
         handle.end.counters().record_opened();
         sent
     }
@@ -105,11 +145,18 @@ impl ParentProcess {
         handle.child.wait().unwrap();
         handle.channel.close_with(ChannelState::CalleeDead);
         let number = handle.id;
-        let in_ring = |_, _, slot, generation| handle.channel.contains_slot(ChannelSide::Callee, slot, generation);
+        let in_ring = |_, _, slot, generation| {
+            handle
+                .channel
+                .contains_slot(ChannelSide::Callee, slot, generation)
+        };
         let swept = reclaim::sweep_pool(&self.pool, |endpoint| endpoint != number, in_ring);
         while let Ok(Some(_)) = handle.end.receive_message() {}
         handle.end.flush_batch();
-        assert!(!reclaim::is_id_in_use(&self.pool, number), "a word still bears the dead endpoint's id");
+        assert!(
+            !reclaim::is_id_in_use(&self.pool, number),
+            "a word still bears the dead endpoint's id"
+        );
         swept.freed
     }
 
@@ -137,21 +184,36 @@ impl ChildProcess {
         let open = |text: &str| unsafe { OwnedFd::from_raw_fd(text.parse().unwrap()) };
         let fds: Vec<OwnedFd> = numbers.split(' ').map(open).collect();
         let copy = |k: usize| fds.get(k).map(|fd| fd.try_clone().unwrap());
-        let bytes = nearpath_shm::PoolGeometry::new(&CLASS_SPECS).unwrap().total_bytes() as usize;
+        let bytes = nearpath_shm::PoolGeometry::new(&CLASS_SPECS)
+            .unwrap()
+            .total_bytes() as usize;
         let pool = Arc::new(SlotPool::open_region(copy(0).unwrap(), bytes).unwrap());
         let channel = Channel::open_region(copy(1).unwrap(), RING_CAPACITY).unwrap();
         let cell = WakeupCell::open_region(copy(2).unwrap(), copy(4), no_spin()).unwrap();
         let host = WakeupSignal::open_region(copy(3).unwrap(), copy(5)).unwrap();
         let member = PoolEndpoint::new(pool, endpoint_id(number), u64::MAX);
-        let end = channel.attach_end(ChannelSide::Callee, Arc::clone(&member), endpoint_id(1), host);
-        Self { endpoint: member, channel, end, cell, fds }
+        let end = channel.attach_end(
+            ChannelSide::Callee,
+            Arc::clone(&member),
+            endpoint_id(1),
+            host,
+        );
+        Self {
+            endpoint: member,
+            channel,
+            end,
+            cell,
+            fds,
+        }
     }
 }
 
 /// Not a test by itself: what this program does when a test below starts it again.
 #[test]
 fn role() {
-    let Ok(role) = std::env::var(ROLE_VARIABLE) else { return };
+    let Ok(role) = std::env::var(ROLE_VARIABLE) else {
+        return;
+    };
     let (role, number) = role.split_once(' ').unwrap();
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     let child = ChildProcess::open_inherited(number.parse().unwrap());
@@ -174,8 +236,14 @@ fn run_echo(mut child: ChildProcess) {
         loop {
             match child.end.receive_message() {
                 Ok(Some(call)) => {
-                    let answer = Envelope { status: 200, ..Envelope::new(MessageKind::Answer, call.envelope().call) };
-                    child.end.send_message(call.forward_with(answer).unwrap()).unwrap();
+                    let answer = Envelope {
+                        status: 200,
+                        ..Envelope::new(MessageKind::Answer, call.envelope().call)
+                    };
+                    child
+                        .end
+                        .send_message(call.forward_with(answer).unwrap())
+                        .unwrap();
                 }
                 Ok(None) => break,
                 Err(_) => return,
@@ -190,16 +258,27 @@ fn run_in_place_writer(mut child: ChildProcess) {
     let (mut cells, mut turn) = (Vec::new(), 0u8);
     loop {
         cells.extend(OwnedSlot::claim_zeroed(&child.endpoint, 512));
-        cells.iter_mut().for_each(|slot| slot.bytes_mut().fill(turn));
+        cells
+            .iter_mut()
+            .for_each(|slot| slot.bytes_mut().fill(turn));
         cells.truncate(3);
         child.cell.wait_until(0, None, || child.end.has_incoming());
         loop {
             match child.end.receive_message() {
                 Ok(Some(call)) => {
                     turn = turn.wrapping_add(1);
-                    let answer = Envelope { status: 200, ..Envelope::new(MessageKind::Answer, call.envelope().call) };
-                    let slot = if turn.is_multiple_of(2) { call.into_owned_slot() } else { cells.pop() };
-                    let Some(slot) = slot.or_else(|| OwnedSlot::claim_zeroed(&child.endpoint, 0).ok()) else {
+                    let answer = Envelope {
+                        status: 200,
+                        ..Envelope::new(MessageKind::Answer, call.envelope().call)
+                    };
+                    let slot = if turn.is_multiple_of(2) {
+                        call.into_owned_slot()
+                    } else {
+                        cells.pop()
+                    };
+                    let Some(slot) =
+                        slot.or_else(|| OwnedSlot::claim_zeroed(&child.endpoint, 0).ok())
+                    else {
                         continue;
                     };
                     let draft = slot.into_draft(&[]).unwrap();
@@ -225,7 +304,9 @@ impl XorShift {
 }
 
 fn seeded_rng() -> XorShift {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
     println!("seed {}", now.as_nanos() as u64); // shown when a test fails
     XorShift(now.as_nanos() as u64 | 1)
 }
@@ -251,7 +332,10 @@ fn exchange_calls(parent: &mut ParentProcess, handle: &mut ChildHandle, rng: &mu
 
 #[test]
 fn all_slots_return_after_a_kill_at_any_moment() {
-    let (mut parent, mut rng) = (ParentProcess::new(wakeup_cell::WakeupKind::Futex), seeded_rng());
+    let (mut parent, mut rng) = (
+        ParentProcess::new(wakeup_cell::WakeupKind::Futex),
+        seeded_rng(),
+    );
     for round in 0..60 {
         let mut handle = parent.spawn_child("echo", wakeup_cell::WakeupKind::Futex);
         exchange_calls(&mut parent, &mut handle, &mut rng);
@@ -263,7 +347,10 @@ fn all_slots_return_after_a_kill_at_any_moment() {
 
 #[test]
 fn all_slots_return_after_a_kill_with_half_written_bodies() {
-    let (mut parent, mut rng) = (ParentProcess::new(wakeup_cell::WakeupKind::Futex), seeded_rng());
+    let (mut parent, mut rng) = (
+        ParentProcess::new(wakeup_cell::WakeupKind::Futex),
+        seeded_rng(),
+    );
     for round in 0..60 {
         let mut handle = parent.spawn_child("in_place_writer", wakeup_cell::WakeupKind::Futex);
         exchange_calls(&mut parent, &mut handle, &mut rng);
@@ -276,12 +363,17 @@ fn all_slots_return_after_a_kill_with_half_written_bodies() {
 /// The same without the sweep: if nothing were lost here, the test above would prove nothing.
 #[test]
 fn control_without_the_sweep_slots_are_lost() {
-    let (mut parent, mut rng) = (ParentProcess::new(wakeup_cell::WakeupKind::Futex), seeded_rng());
+    let (mut parent, mut rng) = (
+        ParentProcess::new(wakeup_cell::WakeupKind::Futex),
+        seeded_rng(),
+    );
     for _ in 0..5 {
         let mut handle = parent.spawn_child("echo", wakeup_cell::WakeupKind::Futex);
         parent.send_call(&mut handle, 0);
         handle.end.flush_batch();
-        parent.cell.wait_until(0, Some(TEST_TIMEOUT), || handle.end.has_incoming());
+        parent
+            .cell
+            .wait_until(0, Some(TEST_TIMEOUT), || handle.end.has_incoming());
         exchange_calls(&mut parent, &mut handle, &mut rng);
         handle.child.kill().unwrap();
         handle.child.wait().unwrap();
@@ -289,14 +381,23 @@ fn control_without_the_sweep_slots_are_lost() {
         while let Ok(Some(_)) = handle.end.receive_message() {}
         handle.end.reclaim_unconsumed();
     }
-    assert!(parent.claimable_slots() < SLOT_COUNT, "five killed children took nothing with them");
+    assert!(
+        parent.claimable_slots() < SLOT_COUNT,
+        "five killed children took nothing with them"
+    );
 }
 
 #[test]
 fn both_processes_sleep_and_are_woken() {
     for (host, child) in [
-        (wakeup_cell::WakeupKind::Futex, wakeup_cell::WakeupKind::Futex),
-        (wakeup_cell::WakeupKind::Eventfd, wakeup_cell::WakeupKind::Eventfd),
+        (
+            wakeup_cell::WakeupKind::Futex,
+            wakeup_cell::WakeupKind::Futex,
+        ),
+        (
+            wakeup_cell::WakeupKind::Eventfd,
+            wakeup_cell::WakeupKind::Eventfd,
+        ),
     ] {
         let mut parent = ParentProcess::new(host);
         let mut handle = parent.spawn_child("echo", child);
@@ -309,14 +410,19 @@ fn both_processes_sleep_and_are_woken() {
                     break answer;
                 }
                 assert!(Instant::now() < end, "nobody woke this side in time");
-                parent.cell.wait_until(0, Some(TEST_TIMEOUT), || handle.end.has_incoming());
+                parent
+                    .cell
+                    .wait_until(0, Some(TEST_TIMEOUT), || handle.end.has_incoming());
             };
             assert_eq!(answer.envelope().call, call);
             handle.end.counters().record_closed(Duration::ZERO, false);
         }
         handle.channel.close_with(ChannelState::CallerDead);
         handle.cell.wakeup_signal().wake();
-        assert!(handle.child.wait().unwrap().success(), "a closed channel ends the guest in good order");
+        assert!(
+            handle.child.wait().unwrap().success(),
+            "a closed channel ends the guest in good order"
+        );
         parent.kill_and_sweep(handle);
         assert_eq!(parent.claimable_slots(), SLOT_COUNT);
     }
@@ -332,7 +438,8 @@ fn run_corrupter(mut child: ChildProcess) {
     )
     .unwrap();
     let bytes = child.endpoint.pool().region_bytes();
-    let pool = Region::open_sealed(child.fds[0].try_clone().unwrap(), bytes, MapAccess::Write).unwrap();
+    let pool =
+        Region::open_sealed(child.fds[0].try_clone().unwrap(), bytes, MapAccess::Write).unwrap();
     let answers = channel::answer_ring_offset(RING_CAPACITY);
     while child.channel.state() != ChannelState::Broken {
         for _ in 0..rng.next_below(2000) {
@@ -342,12 +449,18 @@ fn run_corrupter(mut child: ChildProcess) {
         for k in 0..2 * u64::from(RING_CAPACITY) {
             // Often nearly right: a slot that exists, endpoint numbers that exist.
             let slot = rng.next_below(100) | rng.next_below(2) << 28 | rng.next_below(4) << 32;
-            channel.write_bytes(answers + 192 + 8 * k, &if k % 2 == 0 { slot } else { 64 << 32 }.to_le_bytes());
+            channel.write_bytes(
+                answers + 192 + 8 * k,
+                &if k % 2 == 0 { slot } else { 64 << 32 }.to_le_bytes(),
+            );
             let word = rng.next_below(4) << 32 | u64::from(child.endpoint.id().get()) << 16 | 1;
             pool.write_bytes(4096 + 8 * rng.next_below(96), &word.to_le_bytes());
         }
-        let tail =
-            if rng.next_below(4) == 0 { rng.next_below(u64::MAX) } else { rng.next_below(u64::from(RING_CAPACITY)) };
+        let tail = if rng.next_below(4) == 0 {
+            rng.next_below(u64::MAX)
+        } else {
+            rng.next_below(u64::from(RING_CAPACITY))
+        };
         channel.write_bytes(answers, &(tail as u32).to_le_bytes());
         let _ = child.end.receive_message();
     }
@@ -367,7 +480,10 @@ fn a_corrupting_child_breaks_only_its_own_channel() {
             match handle.end.receive_message() {
                 Ok(Some(answer)) => {
                     handle.end.counters().record_closed(Duration::ZERO, false);
-                    let _ = (answer.copy_head(&mut Vec::new()).map(Iterator::count), answer.body_copy());
+                    let _ = (
+                        answer.copy_head(&mut Vec::new()).map(Iterator::count),
+                        answer.body_copy(),
+                    );
                 }
                 Ok(None) => {}
                 Err(fault) => break fault,
@@ -386,7 +502,10 @@ fn run_resizer(child: &ChildProcess) {
     for fd in [&child.fds[0], &child.fds[1], &child.fds[2], &again] {
         assert_eq!(rustix::fs::ftruncate(fd, 0), Err(Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(fd, 1 << 30), Err(Errno::PERM));
-        assert_eq!(rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE), Err(Errno::PERM));
+        assert_eq!(
+            rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE),
+            Err(Errno::PERM)
+        );
     }
 }
 

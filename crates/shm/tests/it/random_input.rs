@@ -9,8 +9,8 @@ use nearpath_shm::lease_word::LeaseWord;
 use nearpath_shm::reclaim;
 use nearpath_shm::region::{MapAccess, PageKind, Region};
 use nearpath_shm::{
-    Descriptor, EndpointId, Envelope, Lease, MessageKind, MessagePayload, PeerPool, PoolEndpoint, ReceivedMessage,
-    SlotId, SlotPool,
+    Descriptor, EndpointId, Envelope, Lease, MessageKind, MessagePayload, PeerPool, PoolEndpoint,
+    ReceivedMessage, SlotId, SlotPool,
 };
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
@@ -44,7 +44,12 @@ impl RandomInput {
     /// A slot's content: an envelope and a head with some bytes changed.
     fn slot_content(&mut self) -> [u8; SLOT_BYTES as usize] {
         let mut bytes = [0; SLOT_BYTES as usize];
-        let envelope = Envelope { head: 24, body: 100, total: 100, ..Envelope::new(MessageKind::Call, 1) };
+        let envelope = Envelope {
+            head: 24,
+            body: 100,
+            total: 100,
+            ..Envelope::new(MessageKind::Call, 1)
+        };
         bytes[..64].copy_from_slice(&envelope.to_bytes());
         bytes[64..88].copy_from_slice(b"\x07\x00\x04\x00:methodPOST\x01\x00\x04\x00xabcd");
         for _ in 0..self.next_below(6) {
@@ -64,17 +69,43 @@ struct CanaryPool {
 
 impl CanaryPool {
     fn new() -> Self {
-        let pool = Arc::new(SlotPool::create(&[ClassSpec { size: SLOT_BYTES, count: 3 }], PageKind::Small).unwrap());
-        let member = |number| PoolEndpoint::new(Arc::clone(&pool), EndpointId::new(number).unwrap(), u64::MAX);
+        let pool = Arc::new(
+            SlotPool::create(
+                &[ClassSpec {
+                    size: SLOT_BYTES,
+                    count: 3,
+                }],
+                PageKind::Small,
+            )
+            .unwrap(),
+        );
+        let member = |number| {
+            PoolEndpoint::new(
+                Arc::clone(&pool),
+                EndpointId::new(number).unwrap(),
+                u64::MAX,
+            )
+        };
         let guard = member(3);
         let mut slots = [(); 3].map(|()| guard.claim_slot(SLOT_BYTES).unwrap());
-        slots.iter_mut().for_each(|lease| assert!(lease.write_bytes(0, &CANARY)));
+        slots
+            .iter_mut()
+            .for_each(|lease| assert!(lease.write_bytes(0, &CANARY)));
         let [first, middle, last] = slots;
         drop(middle); // the one in play, between two that nobody may touch
-        let raw =
-            Region::open_sealed(pool.as_fd().try_clone_to_owned().unwrap(), pool.region_bytes(), MapAccess::Write)
-                .unwrap();
-        Self { sender: member(1), receiver: member(2), canaries: [first, last], pool, raw_region: raw }
+        let raw = Region::open_sealed(
+            pool.as_fd().try_clone_to_owned().unwrap(),
+            pool.region_bytes(),
+            MapAccess::Write,
+        )
+        .unwrap();
+        Self {
+            sender: member(1),
+            receiver: member(2),
+            canaries: [first, last],
+            pool,
+            raw_region: raw,
+        }
     }
 
     /// One message, honest or not; whether it was accepted and whether it could be read.
@@ -84,12 +115,22 @@ impl CanaryPool {
         let offer = lease.offer_to(self.receiver.id()).unwrap();
         let right = offer.descriptor(0, SLOT_BYTES);
         let descriptor = rng.next_descriptor(right);
-        let Ok(lease) = self.receiver.accept_offer(&descriptor, self.sender.id()) else { return (false, false) };
-        assert_eq!((descriptor.slot, descriptor.generation), (right.slot, right.generation));
+        let Ok(lease) = self.receiver.accept_offer(&descriptor, self.sender.id()) else {
+            return (false, false);
+        };
+        assert_eq!(
+            (descriptor.slot, descriptor.generation),
+            (right.slot, right.generation)
+        );
         assert!(descriptor.offset + descriptor.length <= SLOT_BYTES);
         offer.confirm_pushed();
-        let Ok(message) = ReceivedMessage::from_slot(lease, &descriptor) else { return (true, false) };
-        let read = message.copy_head(&mut Vec::new()).map(Iterator::count).is_ok();
+        let Ok(message) = ReceivedMessage::from_slot(lease, &descriptor) else {
+            return (true, false);
+        };
+        let read = message
+            .copy_head(&mut Vec::new())
+            .map(Iterator::count)
+            .is_ok();
         assert_eq!(message.body_copy().len(), message.body_len() as usize);
         drop(message.forward_with(Envelope::new(MessageKind::Answer, 1)));
         (true, read)
@@ -98,15 +139,26 @@ impl CanaryPool {
     fn check_canaries(&self) {
         let mut copy = [0; SLOT_BYTES as usize];
         for lease in &self.canaries {
-            assert!(lease.read_bytes(0, &mut copy) && copy == CANARY, "somebody wrote outside its slot");
+            assert!(
+                lease.read_bytes(0, &mut copy) && copy == CANARY,
+                "somebody wrote outside its slot"
+            );
         }
-        assert_eq!(reclaim::slot_usage(&self.pool).len(), 1, "only the canaries are held");
+        assert_eq!(
+            reclaim::slot_usage(&self.pool).len(),
+            1,
+            "only the canaries are held"
+        );
     }
 
     /// Sets the generation of the slot in play, so that small ones and wrapping ones come up, too.
     fn set_generation(&self, generation: u32) {
-        let at = self.pool.geometry().classes()[0].words_offset + 8 * u64::from(SlotId::new(0, 1).index());
-        assert!(self.raw_region.write_bytes(at, &LeaseWord::free(generation).0.to_le_bytes()));
+        let at = self.pool.geometry().classes()[0].words_offset
+            + 8 * u64::from(SlotId::new(0, 1).index());
+        assert!(
+            self.raw_region
+                .write_bytes(at, &LeaseWord::free(generation).0.to_le_bytes())
+        );
     }
 }
 
@@ -130,7 +182,10 @@ fn random_messages_do_no_harm() {
         read += u64::from(was_read);
     }
     scene.check_canaries();
-    assert!(read > rounds / 20 && read < accepted && accepted < rounds / 2, "{read} read, {accepted} accepted");
+    assert!(
+        read > rounds / 20 && read < accepted && accepted < rounds / 2,
+        "{read} read, {accepted} accepted"
+    );
 }
 
 /// What a strict receiver copies is one of the sender's slots or a part of one, and all that it says is about the copy.
@@ -138,24 +193,51 @@ fn random_messages_do_no_harm() {
 fn random_messages_of_a_strict_peer_do_no_harm() {
     let rounds = round_count();
     let mut rng = RandomInput(TestRng::deterministic_rng(RngAlgorithm::ChaCha));
-    let pool = Arc::new(SlotPool::create_strict(&[ClassSpec { size: SLOT_BYTES, count: 3 }]).unwrap());
-    let peer_pool = PeerPool::open_read_only(pool.as_fd().try_clone_to_owned().unwrap(), pool.region_bytes()).unwrap();
+    let pool = Arc::new(
+        SlotPool::create_strict(&[ClassSpec {
+            size: SLOT_BYTES,
+            count: 3,
+        }])
+        .unwrap(),
+    );
+    let peer_pool = PeerPool::open_read_only(
+        pool.as_fd().try_clone_to_owned().unwrap(),
+        pool.region_bytes(),
+    )
+    .unwrap();
     let sender = PoolEndpoint::new(pool, EndpointId::new(1).unwrap(), u64::MAX);
     let (mut copied, mut read) = (0, 0);
     for _ in 0..rounds {
         let mut lease = sender.claim_slot(SLOT_BYTES).unwrap();
         lease.write_bytes(0, &rng.slot_content());
-        let right = Descriptor { slot: lease.slot(), generation: lease.generation(), offset: 0, length: SLOT_BYTES };
+        let right = Descriptor {
+            slot: lease.slot(),
+            generation: lease.generation(),
+            offset: 0,
+            length: SLOT_BYTES,
+        };
         let descriptor = rng.next_descriptor(right);
-        let Ok(copy) = peer_pool.copy_message(&descriptor) else { continue };
+        let Ok(copy) = peer_pool.copy_message(&descriptor) else {
+            continue;
+        };
         assert!(descriptor.slot.index() < 3 && descriptor.offset + descriptor.length <= SLOT_BYTES);
         assert_eq!(copy.len(), descriptor.length as usize);
         copied += 1;
-        let Ok(message) = ReceivedMessage::from_copy(copy) else { continue };
-        read += u64::from(message.copy_head(&mut Vec::new()).map(Iterator::count).is_ok());
+        let Ok(message) = ReceivedMessage::from_copy(copy) else {
+            continue;
+        };
+        read += u64::from(
+            message
+                .copy_head(&mut Vec::new())
+                .map(Iterator::count)
+                .is_ok(),
+        );
         assert_eq!(message.body_copy().len(), message.body_len() as usize);
         let body = message.body_copy();
         assert_eq!(MessagePayload::new(message).as_ref(), body);
     }
-    assert!(read > rounds / 20 && read < copied && copied < rounds, "{read} read, {copied} copied");
+    assert!(
+        read > rounds / 20 && read < copied && copied < rounds,
+        "{read} read, {copied} copied"
+    );
 }

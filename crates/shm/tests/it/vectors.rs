@@ -10,7 +10,7 @@ use nearpath_shm::channel;
 use nearpath_shm::counters;
 use nearpath_shm::envelope::{TOTAL_UNKNOWN, flag};
 use nearpath_shm::geometry::{ClassSpec, PoolGeometry};
-use nearpath_shm::head::{Field, Fields};
+use nearpath_shm::head::{HeadField, HeadFields};
 use nearpath_shm::lease_word::{EndpointId, LeaseTransition, LeaseWord};
 use nearpath_shm::ring::{Ring, RingConsumer, RingProducer};
 use nearpath_shm::{Descriptor, Envelope, MessageKind, SlotId};
@@ -61,7 +61,10 @@ fn bad_pool_cases() -> Value {
     let bad = |at: usize, bytes: &[u8], region: u64, fault: &str| {
         let mut header = good.to_bytes();
         header[at..at + bytes.len()].copy_from_slice(bytes);
-        assert_eq!(snake_case_name(PoolGeometry::from_bytes(&header, region).unwrap_err()), fault);
+        assert_eq!(
+            snake_case_name(PoolGeometry::from_bytes(&header, region).unwrap_err()),
+            fault
+        );
         json!({ "header": hex_bytes(&header), "region": region, "fault": fault })
     };
     let whole = good.total_bytes();
@@ -83,8 +86,16 @@ fn bad_pool_cases() -> Value {
 fn descriptor_cases() -> Value {
     let pool = example_pool();
     let case = |slot: SlotId, generation: u32, offset: u32, length: u32, fault: Option<&str>| {
-        let descriptor = Descriptor { slot, generation, offset, length };
-        let got = descriptor.check_bounds(pool.slot_size(slot)).err().map(snake_case_name);
+        let descriptor = Descriptor {
+            slot,
+            generation,
+            offset,
+            length,
+        };
+        let got = descriptor
+            .check_bounds(pool.slot_size(slot))
+            .err()
+            .map(snake_case_name);
         assert_eq!(got.as_deref(), fault, "{descriptor:?}");
         json!({
             "bytes": hex_bytes(&descriptor.to_bytes()), "class": slot.class(), "index": slot.index(), "generation": generation,
@@ -125,27 +136,107 @@ fn lease_word_cases() -> Value {
         json!({ "before": hex_u64(before.0), "step": step(act), "after": after.map(|word| hex_u64(word.0)) })
     };
     json!([
-        case(LeaseWord::free(0), LeaseTransition::Claim { by: p }, Some(LeaseWord::held(1, p))),
-        case(LeaseWord::free(u32::MAX), LeaseTransition::Claim { by: r }, Some(LeaseWord::held(1, r))),
-        case(LeaseWord::held(5, p), LeaseTransition::Claim { by: q }, None),
-        case(LeaseWord::offered(5, p, q), LeaseTransition::Claim { by: q }, None),
-        case(LeaseWord(5 << 32 | 1 << 16), LeaseTransition::Claim { by: q }, None),
-        case(LeaseWord::held(5, p), LeaseTransition::Offer { by: p, to: q }, Some(LeaseWord::offered(5, p, q))),
-        case(LeaseWord::held(5, p), LeaseTransition::Offer { by: p, to: p }, Some(LeaseWord::offered(5, p, p))),
-        case(LeaseWord::held(5, p), LeaseTransition::Offer { by: q, to: p }, None),
-        case(LeaseWord::offered(5, p, q), LeaseTransition::Offer { by: p, to: r }, None),
-        case(LeaseWord::offered(5, p, q), LeaseTransition::Accept { from: p, by: q }, Some(LeaseWord::held(5, q))),
-        case(LeaseWord::offered(5, p, q), LeaseTransition::Accept { from: p, by: r }, None),
-        case(LeaseWord::offered(5, r, q), LeaseTransition::Accept { from: p, by: q }, None),
-        case(LeaseWord::held(5, p), LeaseTransition::Accept { from: p, by: q }, None),
-        case(LeaseWord::offered(5, p, q), LeaseTransition::TakeBack { by: p, to: q }, Some(LeaseWord::held(5, p))),
-        case(LeaseWord::held(5, q), LeaseTransition::TakeBack { by: p, to: q }, None),
-        case(LeaseWord::held(5, q), LeaseTransition::Release { by: q }, Some(LeaseWord::free(5))),
-        case(LeaseWord::held(5, q), LeaseTransition::Release { by: p }, None),
-        case(LeaseWord::offered(5, p, q), LeaseTransition::Release { by: p }, None),
+        case(
+            LeaseWord::free(0),
+            LeaseTransition::Claim { by: p },
+            Some(LeaseWord::held(1, p))
+        ),
+        case(
+            LeaseWord::free(u32::MAX),
+            LeaseTransition::Claim { by: r },
+            Some(LeaseWord::held(1, r))
+        ),
+        case(
+            LeaseWord::held(5, p),
+            LeaseTransition::Claim { by: q },
+            None
+        ),
+        case(
+            LeaseWord::offered(5, p, q),
+            LeaseTransition::Claim { by: q },
+            None
+        ),
+        case(
+            LeaseWord(5 << 32 | 1 << 16),
+            LeaseTransition::Claim { by: q },
+            None
+        ),
+        case(
+            LeaseWord::held(5, p),
+            LeaseTransition::Offer { by: p, to: q },
+            Some(LeaseWord::offered(5, p, q))
+        ),
+        case(
+            LeaseWord::held(5, p),
+            LeaseTransition::Offer { by: p, to: p },
+            Some(LeaseWord::offered(5, p, p))
+        ),
+        case(
+            LeaseWord::held(5, p),
+            LeaseTransition::Offer { by: q, to: p },
+            None
+        ),
+        case(
+            LeaseWord::offered(5, p, q),
+            LeaseTransition::Offer { by: p, to: r },
+            None
+        ),
+        case(
+            LeaseWord::offered(5, p, q),
+            LeaseTransition::Accept { from: p, by: q },
+            Some(LeaseWord::held(5, q))
+        ),
+        case(
+            LeaseWord::offered(5, p, q),
+            LeaseTransition::Accept { from: p, by: r },
+            None
+        ),
+        case(
+            LeaseWord::offered(5, r, q),
+            LeaseTransition::Accept { from: p, by: q },
+            None
+        ),
+        case(
+            LeaseWord::held(5, p),
+            LeaseTransition::Accept { from: p, by: q },
+            None
+        ),
+        case(
+            LeaseWord::offered(5, p, q),
+            LeaseTransition::TakeBack { by: p, to: q },
+            Some(LeaseWord::held(5, p))
+        ),
+        case(
+            LeaseWord::held(5, q),
+            LeaseTransition::TakeBack { by: p, to: q },
+            None
+        ),
+        case(
+            LeaseWord::held(5, q),
+            LeaseTransition::Release { by: q },
+            Some(LeaseWord::free(5))
+        ),
+        case(
+            LeaseWord::held(5, q),
+            LeaseTransition::Release { by: p },
+            None
+        ),
+        case(
+            LeaseWord::offered(5, p, q),
+            LeaseTransition::Release { by: p },
+            None
+        ),
         case(LeaseWord::free(5), LeaseTransition::Release { by: p }, None),
-        case(LeaseWord::offered(5, p, q), LeaseTransition::Reclaim, Some(LeaseWord::free(5))),
-        case(LeaseWord::held(5, p), LeaseTransition::Reclaim, Some(LeaseWord::free(5))),
+        case(
+            LeaseWord::offered(5, p, q),
+            LeaseTransition::Reclaim,
+            Some(LeaseWord::free(5))
+        ),
+        case(
+            LeaseWord::held(5, p),
+            LeaseTransition::Reclaim,
+            Some(LeaseWord::free(5))
+        ),
     ])
 }
 
@@ -172,38 +263,87 @@ fn envelope_cases() -> Value {
         })
     };
     let good = |envelope: Envelope, length: u32| {
-        assert_eq!(Envelope::from_bytes(&envelope.to_bytes(), length), Ok(envelope));
+        assert_eq!(
+            Envelope::from_bytes(&envelope.to_bytes(), length),
+            Ok(envelope)
+        );
         json!({ "bytes": hex_bytes(&envelope.to_bytes()), "length": length, "fields": describe(&envelope), "fault": null })
     };
     let bad = |envelope: Envelope, change: Option<(usize, u8)>, length: u32, fault: &str| {
         let mut bytes = envelope.to_bytes();
         change.into_iter().for_each(|(at, byte)| bytes[at] = byte);
-        assert_eq!(snake_case_name(Envelope::from_bytes(&bytes, length).unwrap_err()), fault);
+        assert_eq!(
+            snake_case_name(Envelope::from_bytes(&bytes, length).unwrap_err()),
+            fault
+        );
         json!({ "bytes": hex_bytes(&bytes), "length": length, "fields": null, "fault": fault })
     };
-    let wrap = Envelope { body: u32::MAX - 60, total: TOTAL_UNKNOWN, ..base };
+    let wrap = Envelope {
+        body: u32::MAX - 60,
+        total: TOTAL_UNKNOWN,
+        ..base
+    };
     json!([
         good(base, 64),
         good(full, 180),
-        good(Envelope { flags: 0x8000, ..base }, 64),
-        good(Envelope { kind: MessageKind::Part, body: 8, total: 8, ..base }, 1 << 20),
+        good(
+            Envelope {
+                flags: 0x8000,
+                ..base
+            },
+            64
+        ),
+        good(
+            Envelope {
+                kind: MessageKind::Part,
+                body: 8,
+                total: 8,
+                ..base
+            },
+            1 << 20
+        ),
         bad(base, Some((0, 2)), 64, "version"),
         bad(base, Some((1, 0)), 64, "kind"),
         bad(base, Some((1, 7)), 64, "kind"),
         bad(full, None, 179, "length"),
         bad(Envelope { head: 1, ..base }, None, 71, "length"),
-        bad(Envelope { head: 65_537, ..base }, None, 1 << 20, "length"),
-        bad(Envelope { head: u32::MAX - 3, ..base }, None, 64, "length"),
+        bad(
+            Envelope {
+                head: 65_537,
+                ..base
+            },
+            None,
+            1 << 20,
+            "length"
+        ),
+        bad(
+            Envelope {
+                head: u32::MAX - 3,
+                ..base
+            },
+            None,
+            64,
+            "length"
+        ),
         bad(wrap, None, 64, "length"),
-        bad(Envelope { body: 9, total: 8, ..base }, None, 100, "total"),
+        bad(
+            Envelope {
+                body: 9,
+                total: 8,
+                ..base
+            },
+            None,
+            100,
+            "total"
+        ),
     ])
 }
 
 fn head_cases() -> Value {
     let write = |fields: &[(&str, &[u8])]| {
         fields.iter().fold(Vec::new(), |mut out, (name, value)| {
-            let field = Field::new(name.as_bytes(), value).unwrap();
-            out.extend_from_slice(&field.lengths().unwrap());
+            let field = HeadField::new(name.as_bytes(), value).unwrap();
+            out.extend_from_slice(&field.length_prefix().unwrap());
             out.extend_from_slice(field.name.as_bytes());
             out.extend_from_slice(field.value);
             out
@@ -211,18 +351,27 @@ fn head_cases() -> Value {
     };
     let good = |fields: &[(&str, &[u8])]| {
         let bytes = write(fields);
-        let read: Vec<Value> =
-            Fields::new(&bytes).map(|field| field.map(|f| json!([f.name, hex_bytes(f.value)])).unwrap()).collect();
+        let read: Vec<Value> = HeadFields::new(&bytes)
+            .map(|field| field.map(|f| json!([f.name, hex_bytes(f.value)])).unwrap())
+            .collect();
         json!({ "bytes": hex_bytes(&bytes), "fields": read, "fault": null })
     };
     let bad = |bytes: &[u8], fault: &str| {
-        assert_eq!(snake_case_name(Fields::new(bytes).check().unwrap_err()), fault);
+        assert_eq!(
+            snake_case_name(HeadFields::new(bytes).check_all().unwrap_err()),
+            fault
+        );
         json!({ "bytes": hex_bytes(bytes), "fields": null, "fault": fault })
     };
     let many: Vec<(&str, &[u8])> = vec![("a", b""); 257];
     json!([
         good(&[]),
-        good(&[(":method", b"POST"), (":path", b"/a b?c"), ("content-type", b"text/plain"), ("x-empty", b"")]),
+        good(&[
+            (":method", b"POST"),
+            (":path", b"/a b?c"),
+            ("content-type", b"text/plain"),
+            ("x-empty", b"")
+        ]),
         good(&[("x-bytes", &[1, 9, 127, 255]), ("x-bytes", b"twice")]),
         bad(&[1, 0, 0], "cut"),
         bad(&[1, 0, 0, 0], "cut"),
@@ -240,7 +389,9 @@ fn head_cases() -> Value {
 /// What each side makes of the other's index: how many it may push or pop, or that the ring is broken.
 fn ring_cases() -> Value {
     let case = |capacity: u32, tail: u32, head: u32, room: Option<u32>| {
-        let producer = RingProducer::new(Ring::in_memory(capacity as usize, head), tail).free_entries().ok();
+        let producer = RingProducer::new(Ring::in_memory(capacity as usize, head), tail)
+            .free_entries()
+            .ok();
         let mut consumer = RingConsumer::new(Ring::in_memory(capacity as usize, tail), head);
         let pops = std::iter::repeat_with(|| consumer.pop_descriptor())
             .take_while(|popped| matches!(popped, Ok(Some(_))))
@@ -295,5 +446,9 @@ fn the_vector_file_matches_the_code() {
         std::fs::write(&path, &text).unwrap();
     }
     let file = std::fs::read_to_string(&path).unwrap();
-    assert!(file == text, "{} differs: see the top of this test", path.display());
+    assert!(
+        file == text,
+        "{} differs: see the top of this test",
+        path.display()
+    );
 }

@@ -3,49 +3,59 @@
 use std::collections::HashMap;
 
 /// A cycle as indexes into `edges`, each ending where the next one starts and the last one where the first one starts.
-pub(crate) fn find(edges: &[(usize, usize)]) -> Option<Vec<usize>> {
-    let into = still_entered(edges);
-    let mut node = edges.iter().map(|(_, to)| *to).filter(|to| into.contains_key(to)).min()?;
+pub(crate) fn find_cycle(edges: &[(usize, usize)]) -> Option<Vec<usize>> {
+    let in_edges = remaining_in_edges(edges);
+    let mut node = edges
+        .iter()
+        .map(|(_, to)| *to)
+        .filter(|to| in_edges.contains_key(to))
+        .min()?;
     let mut seen = HashMap::new();
-    let mut back = Vec::new();
+    let mut backward_path = Vec::new();
     // Every node that is left is entered from another one that is left: walking backwards must meet itself.
     while !seen.contains_key(&node) {
-        seen.insert(node, back.len());
-        let edge = *into.get(&node)?;
-        back.push(edge);
+        seen.insert(node, backward_path.len());
+        let edge = *in_edges.get(&node)?;
+        backward_path.push(edge);
         node = edges[edge].0;
     }
-    let mut cycle = back.split_off(seen[&node]);
+    let mut cycle = backward_path.split_off(seen[&node]);
     cycle.reverse();
     Some(cycle)
 }
 
 /// Nodes that remain when those that nobody enters are taken away again and again, each with one edge that enters it
 /// from a remaining node.
-fn still_entered(edges: &[(usize, usize)]) -> HashMap<usize, usize> {
+fn remaining_in_edges(edges: &[(usize, usize)]) -> HashMap<usize, usize> {
     let mut degree: HashMap<usize, usize> = HashMap::new();
-    let mut out: HashMap<usize, Vec<usize>> = HashMap::new();
+    let mut out_edges: HashMap<usize, Vec<usize>> = HashMap::new();
     for (from, to) in edges {
         degree.entry(*from).or_default();
         *degree.entry(*to).or_default() += 1;
-        out.entry(*from).or_default().push(*to);
+        out_edges.entry(*from).or_default().push(*to);
     }
-    let mut free: Vec<usize> = degree.iter().filter(|(_, n)| **n == 0).map(|(node, _)| *node).collect();
-    while let Some(node) = free.pop() {
+    let mut unentered: Vec<usize> = degree
+        .iter()
+        .filter(|(_, n)| **n == 0)
+        .map(|(node, _)| *node)
+        .collect();
+    while let Some(node) = unentered.pop() {
         degree.remove(&node);
-        for to in out.get(&node).into_iter().flatten() {
-            let count = degree.get_mut(to).expect("a node with edges into it is not taken yet");
+        for to in out_edges.get(&node).into_iter().flatten() {
+            let count = degree
+                .get_mut(to)
+                .expect("a node with edges into it is not taken yet");
             *count -= 1;
             if *count == 0 {
-                free.push(*to);
+                unentered.push(*to);
             }
         }
     }
-    let left = |node: &usize| degree.contains_key(node);
+    let remains = |node: &usize| degree.contains_key(node);
     edges
         .iter()
         .enumerate()
-        .filter(|(_, (from, to))| left(from) && left(to))
+        .filter(|(_, (from, to))| remains(from) && remains(to))
         .map(|(index, (_, to))| (*to, index))
         .collect()
 }
@@ -57,23 +67,23 @@ mod tests {
 
     #[test]
     fn a_cycle_is_closed_and_a_tree_has_none() {
-        assert_eq!(find(&[(0, 1), (1, 2), (0, 2)]), None);
+        assert_eq!(find_cycle(&[(0, 1), (1, 2), (0, 2)]), None);
         let edges = [(9, 0), (0, 1), (1, 2), (2, 0), (2, 5)];
-        assert_eq!(find(&edges).map(|c| c.len()), Some(3));
+        assert_eq!(find_cycle(&edges).map(|c| c.len()), Some(3));
     }
 
     proptest! {
         #[test]
         fn what_is_found_is_a_cycle_and_edges_upwards_have_none(edges in prop::collection::vec((0usize..8, 0usize..8), 0..20)) {
-            if let Some(cycle) = find(&edges) {
+            if let Some(cycle) = find_cycle(&edges) {
                 for (index, edge) in cycle.iter().enumerate() {
                     prop_assert_eq!(edges[*edge].1, edges[cycle[(index + 1) % cycle.len()]].0);
                 }
             }
             let upwards: Vec<_> = edges.iter().copied().filter(|(from, to)| from < to).collect();
-            prop_assert_eq!(find(&upwards), None);
+            prop_assert_eq!(find_cycle(&upwards), None);
             let with_loop: Vec<_> = upwards.iter().copied().chain([(3, 4), (4, 3)]).collect();
-            prop_assert!(find(&with_loop).is_some());
+            prop_assert!(find_cycle(&with_loop).is_some());
         }
     }
 }

@@ -22,15 +22,22 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nearpath_types::{FunctionId, FunctionName, policy};
 
-use crate::function::Draft;
-use crate::problem::{Problems, did_you_mean};
-use crate::text::Place;
-use crate::yaml::shape::{Text, brief};
-use crate::yaml::{Entry, Kind, Node};
+use crate::function::FunctionDraft;
+use crate::problem::{ProblemList, suggest_similar};
+use crate::source::SourceSpan;
+use crate::yaml::typed_nodes::{SpannedText, shorten};
+use crate::yaml::{YamlEntry, YamlNode, YamlValue};
 
-const KEYS: &[&str] = &["edges", "topics", "delivery", "isolation", "placement", "pages"];
+const CHAIN_KEYS: &[&str] = &[
+    "edges",
+    "topics",
+    "delivery",
+    "isolation",
+    "placement",
+    "pages",
+];
 /// What holds for all functions of a chain: key, annotation, values.
-const WAYS: &[(&str, &str, &[&str])] = &[
+const CHAIN_SETTINGS: &[(&str, &str, &[&str])] = &[
     ("delivery", policy::DELIVERY, &["ring", "sockmap", "poll"]),
     ("isolation", policy::ISOLATION, &["shared", "strict"]),
     ("placement", policy::PLACEMENT, &["auto", "core", "spread"]),
@@ -38,121 +45,179 @@ const WAYS: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Caller → callee, as written.
-struct Edge {
-    caller: Text,
-    callee: Text,
+struct DeclaredEdge {
+    caller: SpannedText,
+    callee: SpannedText,
     /// What the caller calls it, beside its own name.
     alias: Option<String>,
 }
 
-impl Edge {
+impl DeclaredEdge {
     /// `callee` may be `ALIAS=NAME`; a caller is named without its alias, so that a walk of arrows can pass through it.
-    fn new(caller: Text, callee: Text) -> Self {
-        let (_, caller) = split(caller);
-        let (alias, callee) = split(callee);
-        Self { caller, callee, alias }
+    fn new(caller: SpannedText, callee: SpannedText) -> Self {
+        let (_, caller) = split_alias(caller);
+        let (alias, callee) = split_alias(callee);
+        Self {
+            caller,
+            callee,
+            alias,
+        }
     }
 }
 
-fn split(name: Text) -> (Option<String>, Text) {
+fn split_alias(name: SpannedText) -> (Option<String>, SpannedText) {
     match name.text.split_once('=') {
         None => (None, name),
-        Some((alias, rest)) => {
-            (Some(alias.trim().to_owned()), Text { text: rest.trim().to_owned(), place: name.place })
-        }
+        Some((alias, rest)) => (
+            Some(alias.trim().to_owned()),
+            SpannedText {
+                text: rest.trim().to_owned(),
+                place: name.place,
+            },
+        ),
     }
 }
 
 /// One application.
-pub(crate) struct Chain {
-    name: Text,
-    edges: Vec<Edge>,
-    topics: Vec<topic::Topic>,
+pub(crate) struct ChainDeclaration {
+    name: SpannedText,
+    edges: Vec<DeclaredEdge>,
+    topics: Vec<topic::TopicDeclaration>,
     /// Annotations of all its functions.
-    ways: Vec<(&'static str, String)>,
+    settings: Vec<(&'static str, String)>,
 }
 
 /// Reads the edges of one chain, in the long or the short form.
-pub(crate) fn read(entry: &Entry, problems: &mut Problems<'_>) -> Chain {
-    let name = Text { text: entry.key.clone(), place: entry.place };
+pub(crate) fn read_chain(entry: &YamlEntry, problems: &mut ProblemList<'_>) -> ChainDeclaration {
+    let name = SpannedText {
+        text: entry.key.clone(),
+        place: entry.place,
+    };
     if name.text.parse::<FunctionName>().is_err() {
-        let text = format!("invalid chain name `{}`: write it like a function's name", brief(&name.text));
-        problems.error(name.place, text).help("lower-case letters, digits and `-`, starts with a letter, at most 63");
+        let text = format!(
+            "invalid chain name `{}`: write it like a function's name",
+            shorten(&name.text)
+        );
+        problems
+            .add_error(name.place, text)
+            .set_help("lower-case letters, digits and `-`, starts with a letter, at most 63");
     }
-    let home = format!("chain {}", brief(&name.text));
-    let mut chain = Chain { name, edges: Vec::new(), topics: Vec::new(), ways: Vec::new() };
-    if let Kind::List(_) = &entry.value.kind {
-        arrows(&entry.value, &mut chain.edges, problems);
+    let section = format!("chain {}", shorten(&name.text));
+    let mut chain = ChainDeclaration {
+        name,
+        edges: Vec::new(),
+        topics: Vec::new(),
+        settings: Vec::new(),
+    };
+    if let YamlValue::List(_) = &entry.value.kind {
+        read_arrows(&entry.value, &mut chain.edges, problems);
         return chain;
     }
-    for field in problems.map(&entry.value, &home) {
+    for field in problems.expect_map(&entry.value, &section) {
         match field.key.as_str() {
             "edges" => read_edges(&field.value, &mut chain.edges, problems),
             "topics" => {
-                let entries = problems.map(&field.value, "topics").iter();
-                chain.topics = entries.map(|entry| topic::read(entry, problems)).collect();
+                let entries = problems.expect_map(&field.value, "topics").iter();
+                chain.topics = entries
+                    .map(|entry| topic::read_topic(entry, problems))
+                    .collect();
             }
-            key => match WAYS.iter().find(|(way, ..)| *way == key) {
-                Some(way) => chain.ways.extend(read_way(way, &field.value, problems)),
-                None => problems.unknown(field, &home, KEYS),
+            key => match CHAIN_SETTINGS.iter().find(|(setting, ..)| *setting == key) {
+                Some(setting) => {
+                    chain
+                        .settings
+                        .extend(read_setting(setting, &field.value, problems))
+                }
+                None => problems.warn_unknown_key(field, &section, CHAIN_KEYS),
             },
         }
     }
-    doubt_pages(&chain, problems);
+    warn_huge_pages(&chain, problems);
     chain
 }
 
 /// A pool that its readers cannot write has small pages only: a huge one that was never filled could end them (ADR 16).
-fn doubt_pages(chain: &Chain, problems: &mut Problems<'_>) {
-    let is = |annotation, value: &str| chain.ways.iter().any(|(key, chosen)| *key == annotation && chosen == value);
-    if is(policy::ISOLATION, "strict") && is(policy::PAGES, "huge") {
-        let text = format!("chain {} is strict: its memory has small pages", brief(&chain.name.text));
-        problems.warn(chain.name.place, text).help("leave `pages` out, or `isolation`");
+fn warn_huge_pages(chain: &ChainDeclaration, problems: &mut ProblemList<'_>) {
+    let has_setting = |annotation, value: &str| {
+        chain
+            .settings
+            .iter()
+            .any(|(key, chosen)| *key == annotation && chosen == value)
+    };
+    if has_setting(policy::ISOLATION, "strict") && has_setting(policy::PAGES, "huge") {
+        let text = format!(
+            "chain {} is strict: its memory has small pages",
+            shorten(&chain.name.text)
+        );
+        problems
+            .add_warning(chain.name.place, text)
+            .set_help("leave `pages` out, or `isolation`");
     }
 }
 
-fn read_way(
+fn read_setting(
     (key, annotation, values): &(&str, &'static str, &[&str]),
-    node: &Node,
-    problems: &mut Problems<'_>,
+    node: &YamlNode,
+    problems: &mut ProblemList<'_>,
 ) -> Option<(&'static str, String)> {
-    let text = problems.text(node, key)?;
+    let text = problems.expect_text(node, key)?;
     if values.contains(&text.text.as_str()) {
         return Some((annotation, text.text));
     }
-    let problem = problems.error(text.place, format!("unknown {key} `{}`", brief(&text.text)));
-    problem.help(format!("one of {}", values.join(", ")));
+    let problem = problems.add_error(
+        text.place,
+        format!("unknown {key} `{}`", shorten(&text.text)),
+    );
+    problem.set_help(format!("one of {}", values.join(", ")));
     None
 }
 
-fn read_edges(node: &Node, edges: &mut Vec<Edge>, problems: &mut Problems<'_>) {
-    if let Kind::List(_) = node.kind {
-        return arrows(node, edges, problems);
+fn read_edges(node: &YamlNode, edges: &mut Vec<DeclaredEdge>, problems: &mut ProblemList<'_>) {
+    if let YamlValue::List(_) = node.kind {
+        return read_arrows(node, edges, problems);
     }
-    for entry in problems.map(node, "edges") {
-        let caller = Text { text: entry.key.clone(), place: entry.place };
-        let callees = problems.texts(&entry.value, &format!("edges.{}", brief(&entry.key)));
-        edges.extend(callees.into_iter().map(|callee| Edge::new(caller.clone(), callee)));
+    for entry in problems.expect_map(node, "edges") {
+        let caller = SpannedText {
+            text: entry.key.clone(),
+            place: entry.place,
+        };
+        let callees =
+            problems.expect_text_list(&entry.value, &format!("edges.{}", shorten(&entry.key)));
+        edges.extend(
+            callees
+                .into_iter()
+                .map(|callee| DeclaredEdge::new(caller.clone(), callee)),
+        );
     }
 }
 
 /// Lines of `a -> b -> c`.
-fn arrows(node: &Node, edges: &mut Vec<Edge>, problems: &mut Problems<'_>) {
-    for text in problems.texts(node, "edges") {
+fn read_arrows(node: &YamlNode, edges: &mut Vec<DeclaredEdge>, problems: &mut ProblemList<'_>) {
+    for text in problems.expect_text_list(node, "edges") {
         let names: Vec<_> = text.text.split("->").map(str::trim).collect();
         if names.len() < 2 || names.iter().any(|name| name.is_empty()) {
             problems
-                .error(text.place, format!("`{}` is not an edge", brief(&text.text)))
-                .help("write `caller -> callee`");
+                .add_error(
+                    text.place,
+                    format!("`{}` is not an edge", shorten(&text.text)),
+                )
+                .set_help("write `caller -> callee`");
             continue;
         }
-        let end = |name: &str| Text { text: name.to_owned(), place: text.place };
-        edges.extend(names.windows(2).map(|pair| Edge::new(end(pair[0]), end(pair[1]))));
+        let endpoint = |name: &str| SpannedText {
+            text: name.to_owned(),
+            place: text.place,
+        };
+        edges.extend(
+            names
+                .windows(2)
+                .map(|pair| DeclaredEdge::new(endpoint(pair[0]), endpoint(pair[1]))),
+        );
     }
 }
 
 /// The functions of the file, found by the names that edges use.
-struct Names<'a> {
+struct FunctionNames<'a> {
     by_id: HashMap<FunctionId, usize>,
     by_name: HashMap<String, usize>,
     /// Names whose function could not be read: known, and already complained about.
@@ -160,112 +225,163 @@ struct Names<'a> {
 }
 
 /// What an edge's end stands for.
-enum End {
-    Here(usize),
+enum ResolvedName {
+    Local(usize),
     /// A function of another namespace that this file does not hold.
-    Elsewhere(FunctionId),
+    External(FunctionId),
     Broken,
 }
 
-impl<'a> Names<'a> {
-    fn of(drafts: &[Draft], broken: &'a BTreeSet<String>) -> Self {
+impl<'a> FunctionNames<'a> {
+    fn from_drafts(drafts: &[FunctionDraft], broken: &'a BTreeSet<String>) -> Self {
         let ids = drafts.iter().map(|draft| draft.spec.id()).enumerate();
         let by_id: HashMap<_, _> = ids.map(|(index, id)| (id, index)).collect();
-        let by_name = by_id.iter().map(|(id, index)| (id.name.to_string(), *index)).collect();
-        Self { by_id, by_name, broken }
+        let by_name = by_id
+            .iter()
+            .map(|(id, index)| (id.name.to_string(), *index))
+            .collect();
+        Self {
+            by_id,
+            by_name,
+            broken,
+        }
     }
 
-    fn find(&self, name: &Text, problems: &mut Problems<'_>) -> End {
+    fn resolve_name(&self, name: &SpannedText, problems: &mut ProblemList<'_>) -> ResolvedName {
         if self.broken.contains(&name.text) {
-            return End::Broken;
+            return ResolvedName::Broken;
         }
         let id = name.text.parse::<FunctionId>();
         if let (true, Ok(id)) = (name.text.contains('.'), &id) {
-            return self.by_id.get(id).map_or(End::Elsewhere(id.clone()), |index| End::Here(*index));
+            return self
+                .by_id
+                .get(id)
+                .map_or(ResolvedName::External(id.clone()), |index| {
+                    ResolvedName::Local(*index)
+                });
         }
         if let Some(index) = self.by_name.get(&name.text) {
-            return End::Here(*index);
+            return ResolvedName::Local(*index);
         }
-        let why = if id.is_ok() { "is not below `functions:`" } else { "is not a function's name" };
-        let problem = problems.error(name.place, format!("function `{}` {why}", brief(&name.text)));
-        problem.help = did_you_mean(&name.text, self.by_name.keys().map(String::as_str));
-        End::Broken
+        let why = if id.is_ok() {
+            "is not below `functions:`"
+        } else {
+            "is not a function's name"
+        };
+        let problem = problems.add_error(
+            name.place,
+            format!("function `{}` {why}", shorten(&name.text)),
+        );
+        problem.help = suggest_similar(&name.text, self.by_name.keys().map(String::as_str));
+        ResolvedName::Broken
     }
 }
 
-impl Names<'_> {
+impl FunctionNames<'_> {
     /// A name that a function has means that function.
-    fn check_alias(&self, alias: Option<&str>, place: Place, problems: &mut Problems<'_>) {
-        let Some(alias) = alias.filter(|alias| self.by_name.contains_key(*alias) || self.broken.contains(*alias))
+    fn check_alias(&self, alias: Option<&str>, place: SourceSpan, problems: &mut ProblemList<'_>) {
+        let Some(alias) =
+            alias.filter(|alias| self.by_name.contains_key(*alias) || self.broken.contains(*alias))
         else {
             return;
         };
         problems
-            .error(place, format!("alias `{}` is a function's name", brief(alias)))
-            .help("choose a name that is free");
+            .add_error(
+                place,
+                format!("alias `{}` is a function's name", shorten(alias)),
+            )
+            .set_help("choose a name that is free");
     }
 }
 
 /// Checks all chains and writes their edges into the callers' annotations.
-pub(crate) fn apply(chains: &[Chain], drafts: &mut [Draft], broken: &BTreeSet<String>, problems: &mut Problems<'_>) {
-    let names = Names::of(drafts, broken);
-    let mut homes = Homes::default();
+pub(crate) fn apply_chains(
+    chains: &[ChainDeclaration],
+    drafts: &mut [FunctionDraft],
+    broken: &BTreeSet<String>,
+    problems: &mut ProblemList<'_>,
+) {
+    let names = FunctionNames::from_drafts(drafts, broken);
+    let mut membership = ChainMembership::default();
     for chain in chains {
-        let edges = resolve(chain, &names, problems);
-        acyclic(chain, &edges, drafts, problems);
-        for Known { caller, callee, place, alias } in &edges {
-            homes.calls_in(*caller, &chain.name, *place, drafts, problems);
+        let edges = resolve_edges(chain, &names, problems);
+        check_acyclic(chain, &edges, drafts, problems);
+        for ResolvedEdge {
+            caller,
+            callee,
+            place,
+            alias,
+        } in &edges
+        {
+            membership.add_caller(*caller, &chain.name, *place, drafts, problems);
             let name = match callee {
-                Callee::Here(callee) => {
-                    homes.called_in(*callee, &chain.name.text);
-                    written(&drafts[*callee].spec.id(), &drafts[*caller])
+                ResolvedCallee::Local(callee) => {
+                    membership.add_callee(*callee, &chain.name.text);
+                    relative_name(&drafts[*callee].spec.id(), &drafts[*caller])
                 }
-                Callee::Elsewhere(id) => id.to_string(),
+                ResolvedCallee::External(id) => id.to_string(),
             };
-            let name = alias.as_ref().map_or_else(|| name.clone(), |alias| format!("{alias}={name}"));
-            drafts[*caller].add(policy::CALLS, &name, *place);
+            let name = alias
+                .as_ref()
+                .map_or_else(|| name.clone(), |alias| format!("{alias}={name}"));
+            drafts[*caller].add_list_item(policy::CALLS, &name, *place);
         }
-        topic::apply(chain, &names, &mut homes, drafts, problems);
+        topic::apply_topics(chain, &names, &mut membership, drafts, problems);
     }
-    homes.write(chains, drafts);
+    membership.write_annotations(chains, drafts);
 }
 
 /// An edge whose ends are known.
-struct Known<'a> {
+struct ResolvedEdge<'a> {
     caller: usize,
-    callee: Callee,
-    place: Place,
+    callee: ResolvedCallee,
+    place: SourceSpan,
     alias: Option<&'a String>,
 }
 
-enum Callee {
-    Here(usize),
-    Elsewhere(FunctionId),
+enum ResolvedCallee {
+    Local(usize),
+    External(FunctionId),
 }
 
 /// The edges whose ends are known; each unknown caller is complained about once.
-fn resolve<'c>(chain: &'c Chain, names: &Names<'_>, problems: &mut Problems<'_>) -> Vec<Known<'c>> {
-    let (mut told, mut edges) = (BTreeSet::new(), Vec::new());
-    for Edge { caller, callee, alias } in &chain.edges {
-        let (place, found) = (callee.place, names.find(callee, problems));
+fn resolve_edges<'c>(
+    chain: &'c ChainDeclaration,
+    names: &FunctionNames<'_>,
+    problems: &mut ProblemList<'_>,
+) -> Vec<ResolvedEdge<'c>> {
+    let (mut reported_callers, mut edges) = (BTreeSet::new(), Vec::new());
+    for DeclaredEdge {
+        caller,
+        callee,
+        alias,
+    } in &chain.edges
+    {
+        let (place, callee_name) = (callee.place, names.resolve_name(callee, problems));
         names.check_alias(alias.as_deref(), place, problems);
-        if told.contains(&caller.text) {
+        if reported_callers.contains(&caller.text) {
             continue;
         }
-        let callee = match found {
-            End::Here(callee) => Some(Callee::Here(callee)),
-            End::Elsewhere(id) => Some(Callee::Elsewhere(id)),
-            End::Broken => None,
+        let callee = match callee_name {
+            ResolvedName::Local(callee) => Some(ResolvedCallee::Local(callee)),
+            ResolvedName::External(id) => Some(ResolvedCallee::External(id)),
+            ResolvedName::Broken => None,
         };
-        match (names.find(caller, problems), callee) {
-            (End::Here(caller), Some(callee)) => edges.push(Known { caller, callee, place, alias: alias.as_ref() }),
-            (End::Here(_), None) => {}
+        match (names.resolve_name(caller, problems), callee) {
+            (ResolvedName::Local(caller), Some(callee)) => edges.push(ResolvedEdge {
+                caller,
+                callee,
+                place,
+                alias: alias.as_ref(),
+            }),
+            (ResolvedName::Local(_), None) => {}
             (unknown, _) => {
-                if let End::Elsewhere(id) = unknown {
-                    let text = format!("{id} is not below `functions:`: a caller must be in this file");
-                    problems.error(caller.place, text);
+                if let ResolvedName::External(id) = unknown {
+                    let text =
+                        format!("{id} is not below `functions:`: a caller must be in this file");
+                    problems.add_error(caller.place, text);
                 }
-                told.insert(caller.text.clone());
+                reported_callers.insert(caller.text.clone());
             }
         }
     }
@@ -273,75 +389,132 @@ fn resolve<'c>(chain: &'c Chain, names: &Names<'_>, problems: &mut Problems<'_>)
 }
 
 /// A function's name as its caller writes it: bare within a namespace.
-fn written(callee: &FunctionId, caller: &Draft) -> String {
+fn relative_name(callee: &FunctionId, caller: &FunctionDraft) -> String {
     match callee.namespace == caller.spec.namespace {
         true => callee.name.to_string(),
         false => callee.to_string(),
     }
 }
 
-fn acyclic(chain: &Chain, edges: &[Known<'_>], drafts: &[Draft], problems: &mut Problems<'_>) {
-    let inner = |edge: &Known<'_>| match edge.callee {
-        Callee::Here(callee) if callee != edge.caller => Some((edge.caller, callee, edge.place)),
+fn check_acyclic(
+    chain: &ChainDeclaration,
+    edges: &[ResolvedEdge<'_>],
+    drafts: &[FunctionDraft],
+    problems: &mut ProblemList<'_>,
+) {
+    let local_edge = |edge: &ResolvedEdge<'_>| match edge.callee {
+        ResolvedCallee::Local(callee) if callee != edge.caller => {
+            Some((edge.caller, callee, edge.place))
+        }
         _ => None,
     };
-    let mut graph: Vec<_> = edges.iter().filter_map(inner).collect();
+    let mut graph: Vec<_> = edges.iter().filter_map(local_edge).collect();
     for _ in 0..5 {
         let pairs: Vec<_> = graph.iter().map(|(from, to, _)| (*from, *to)).collect();
-        let Some(cycle) = cycle::find(&pairs) else { return };
+        let Some(cycle) = cycle::find_cycle(&pairs) else {
+            return;
+        };
         let closing = cycle.last().copied().expect("a cycle has edges");
-        let names: Vec<_> = cycle.iter().map(|edge| drafts[pairs[*edge].0].spec.service.as_str()).collect();
-        let text = format!("chain {} has a cycle: {}", brief(&chain.name.text), walk(&names));
+        let names: Vec<_> = cycle
+            .iter()
+            .map(|edge| drafts[pairs[*edge].0].spec.service.as_str())
+            .collect();
+        let text = format!(
+            "chain {} has a cycle: {}",
+            shorten(&chain.name.text),
+            format_cycle(&names)
+        );
         problems
-            .error(graph[closing].2, text)
-            .help("a chain is acyclic; only an edge from a function to itself is allowed");
+            .add_error(graph[closing].2, text)
+            .set_help("a chain is acyclic; only an edge from a function to itself is allowed");
         graph.remove(closing);
     }
 }
 
 /// A cycle as it is walked; of a long one the start and the end.
-fn walk(names: &[&str]) -> String {
+fn format_cycle(names: &[&str]) -> String {
     match names.len() {
         0..=12 => format!("{} -> {}", names.join(" -> "), names[0]),
-        n => format!("{} -> ... -> {} -> {}", names[..8].join(" -> "), names[n - 2..].join(" -> "), names[0]),
+        n => format!(
+            "{} -> ... -> {} -> {}",
+            names[..8].join(" -> "),
+            names[n - 2..].join(" -> "),
+            names[0]
+        ),
     }
 }
 
 /// Which chain each function belongs to.
 #[derive(Default)]
-struct Homes {
+struct ChainMembership {
     callers: BTreeMap<usize, String>,
-    called: BTreeMap<usize, BTreeSet<String>>,
+    callees: BTreeMap<usize, BTreeSet<String>>,
 }
 
-impl Homes {
-    fn calls_in(&mut self, caller: usize, chain: &Text, place: Place, drafts: &[Draft], problems: &mut Problems<'_>) {
-        let home = self.callers.entry(caller).or_insert_with(|| chain.text.clone());
-        if *home != chain.text {
+impl ChainMembership {
+    fn add_caller(
+        &mut self,
+        caller: usize,
+        chain: &SpannedText,
+        place: SourceSpan,
+        drafts: &[FunctionDraft],
+        problems: &mut ProblemList<'_>,
+    ) {
+        let chain_of_caller = self
+            .callers
+            .entry(caller)
+            .or_insert_with(|| chain.text.clone());
+        if *chain_of_caller != chain.text {
             let name = &drafts[caller].spec.service;
-            let text = format!("{name} calls others in chain {home} and in chain {}", chain.text);
-            problems.error(place, text).help("a function belongs to one chain: write all its edges there");
+            let text = format!(
+                "{name} calls others in chain {chain_of_caller} and in chain {}",
+                chain.text
+            );
+            problems
+                .add_error(place, text)
+                .set_help("a function belongs to one chain: write all its edges there");
         }
     }
 
-    fn called_in(&mut self, callee: usize, chain: &str) {
-        self.called.entry(callee).or_default().insert(chain.to_owned());
+    fn add_callee(&mut self, callee: usize, chain: &str) {
+        self.callees
+            .entry(callee)
+            .or_default()
+            .insert(chain.to_owned());
     }
 
-    fn write(self, chains: &[Chain], drafts: &mut [Draft]) {
-        for (callee, chains) in self.called {
-            if let (false, 1, Some(chain)) = (self.callers.contains_key(&callee), chains.len(), chains.first()) {
-                drafts[callee].spec.annotations.entry(policy::CHAIN.to_owned()).or_insert_with(|| chain.clone());
+    fn write_annotations(self, chains: &[ChainDeclaration], drafts: &mut [FunctionDraft]) {
+        for (callee, chains) in self.callees {
+            if let (false, 1, Some(chain)) = (
+                self.callers.contains_key(&callee),
+                chains.len(),
+                chains.first(),
+            ) {
+                drafts[callee]
+                    .spec
+                    .annotations
+                    .entry(policy::CHAIN.to_owned())
+                    .or_insert_with(|| chain.clone());
             }
         }
         for (caller, chain) in self.callers {
-            drafts[caller].spec.annotations.entry(policy::CHAIN.to_owned()).or_insert(chain);
+            drafts[caller]
+                .spec
+                .annotations
+                .entry(policy::CHAIN.to_owned())
+                .or_insert(chain);
         }
         for chain in chains {
-            let of_chain = |draft: &&mut Draft| draft.spec.annotations.get(policy::CHAIN) == Some(&chain.name.text);
+            let of_chain = |draft: &&mut FunctionDraft| {
+                draft.spec.annotations.get(policy::CHAIN) == Some(&chain.name.text)
+            };
             for draft in drafts.iter_mut().filter(of_chain) {
-                for (annotation, value) in &chain.ways {
-                    draft.spec.annotations.entry((*annotation).to_owned()).or_insert_with(|| value.clone());
+                for (annotation, value) in &chain.settings {
+                    draft
+                        .spec
+                        .annotations
+                        .entry((*annotation).to_owned())
+                        .or_insert_with(|| value.clone());
                 }
             }
         }

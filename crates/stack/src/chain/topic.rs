@@ -10,89 +10,106 @@
 
 use nearpath_types::{policy, topic};
 
-use super::{Chain, End, Homes, Names};
-use crate::function::Draft;
-use crate::problem::Problems;
-use crate::yaml::shape::{Text, brief};
-use crate::yaml::{Entry, Kind, Node};
+use super::{ChainDeclaration, ChainMembership, FunctionNames, ResolvedName};
+use crate::function::FunctionDraft;
+use crate::problem::ProblemList;
+use crate::yaml::typed_nodes::{SpannedText, shorten};
+use crate::yaml::{YamlEntry, YamlNode, YamlValue};
 
-const KEYS: &[&str] = &["from", "to"];
+const TOPIC_KEYS: &[&str] = &["from", "to"];
 
 /// One topic, or filter of topics.
-pub(super) struct Topic {
-    name: Text,
-    from: Vec<Text>,
-    to: Vec<Text>,
+pub(super) struct TopicDeclaration {
+    name: SpannedText,
+    from: Vec<SpannedText>,
+    to: Vec<SpannedText>,
 }
 
 /// Reads one entry of `topics:`.
-pub(super) fn read(entry: &Entry, problems: &mut Problems<'_>) -> Topic {
-    let name = Text { text: entry.key.clone(), place: entry.place };
+pub(super) fn read_topic(entry: &YamlEntry, problems: &mut ProblemList<'_>) -> TopicDeclaration {
+    let name = SpannedText {
+        text: entry.key.clone(),
+        place: entry.place,
+    };
     if let Err(error) = topic::check_filter(&name.text) {
-        problems.error(name.place, error.to_string());
+        problems.add_error(name.place, error.to_string());
     } else if name.text.contains(',') {
         problems
-            .error(name.place, format!("topic `{}` has a comma", brief(&name.text)))
-            .help("write one entry for each");
+            .add_error(
+                name.place,
+                format!("topic `{}` has a comma", shorten(&name.text)),
+            )
+            .set_help("write one entry for each");
     }
-    let home = format!("topic {}", brief(&name.text));
-    let mut topic = Topic { name, from: Vec::new(), to: Vec::new() };
-    for field in problems.map(&entry.value, &home) {
+    let section = format!("topic {}", shorten(&name.text));
+    let mut topic = TopicDeclaration {
+        name,
+        from: Vec::new(),
+        to: Vec::new(),
+    };
+    for field in problems.expect_map(&entry.value, &section) {
         match field.key.as_str() {
-            "from" => topic.from = names(&field.value, &format!("{home}: from"), problems),
-            "to" => topic.to = names(&field.value, &format!("{home}: to"), problems),
-            _ => problems.unknown(field, &home, KEYS),
+            "from" => topic.from = read_names(&field.value, &format!("{section}: from"), problems),
+            "to" => topic.to = read_names(&field.value, &format!("{section}: to"), problems),
+            _ => problems.warn_unknown_key(field, &section, TOPIC_KEYS),
         }
     }
     for (key, list) in [("from", &topic.from), ("to", &topic.to)] {
         if list.is_empty() {
-            let problem = problems.error(entry.place, format!("{home} has nobody in `{key}`"));
-            problem.help("write `{ from: [publisher], to: [subscriber] }`");
+            let problem =
+                problems.add_error(entry.place, format!("{section} has nobody in `{key}`"));
+            problem.set_help("write `{ from: [publisher], to: [subscriber] }`");
         }
     }
     topic
 }
 
 /// One name, or a list of names.
-fn names(node: &Node, what: &str, problems: &mut Problems<'_>) -> Vec<Text> {
+fn read_names(node: &YamlNode, what: &str, problems: &mut ProblemList<'_>) -> Vec<SpannedText> {
     match node.kind {
-        Kind::Scalar { .. } => problems.text(node, what).into_iter().collect(),
-        _ => problems.texts(node, what),
+        YamlValue::Scalar { .. } => problems.expect_text(node, what).into_iter().collect(),
+        _ => problems.expect_text_list(node, what),
     }
 }
 
 /// Writes a chain's topics into the annotations of those that send and want them.
-pub(super) fn apply(
-    chain: &Chain,
-    names: &Names<'_>,
-    homes: &mut Homes,
-    drafts: &mut [Draft],
-    problems: &mut Problems<'_>,
+pub(super) fn apply_topics(
+    chain: &ChainDeclaration,
+    names: &FunctionNames<'_>,
+    membership: &mut ChainMembership,
+    drafts: &mut [FunctionDraft],
+    problems: &mut ProblemList<'_>,
 ) {
     for topic in &chain.topics {
-        for (name, publisher) in found(&topic.from, names, problems) {
-            homes.calls_in(publisher, &chain.name, name.place, drafts, problems);
-            drafts[publisher].add(policy::PUBLISHES, &topic.name.text, name.place);
+        for (name, publisher) in resolve_names(&topic.from, names, problems) {
+            membership.add_caller(publisher, &chain.name, name.place, drafts, problems);
+            drafts[publisher].add_list_item(policy::PUBLISHES, &topic.name.text, name.place);
         }
-        for (name, subscriber) in found(&topic.to, names, problems) {
-            homes.called_in(subscriber, &chain.name.text);
-            drafts[subscriber].add(policy::SUBSCRIBES, &topic.name.text, name.place);
+        for (name, subscriber) in resolve_names(&topic.to, names, problems) {
+            membership.add_callee(subscriber, &chain.name.text);
+            drafts[subscriber].add_list_item(policy::SUBSCRIBES, &topic.name.text, name.place);
         }
     }
 }
 
 /// The functions of this file that are named.
-fn found<'t>(texts: &'t [Text], names: &Names<'_>, problems: &mut Problems<'_>) -> Vec<(&'t Text, usize)> {
-    let mut found = Vec::new();
+fn resolve_names<'t>(
+    texts: &'t [SpannedText],
+    names: &FunctionNames<'_>,
+    problems: &mut ProblemList<'_>,
+) -> Vec<(&'t SpannedText, usize)> {
+    let mut functions = Vec::new();
     for text in texts {
-        match names.find(text, problems) {
-            End::Here(index) => found.push((text, index)),
-            End::Elsewhere(id) => {
-                let why = format!("{id} is not below `functions:`: events stay within the functions of this file");
-                problems.error(text.place, why);
+        match names.resolve_name(text, problems) {
+            ResolvedName::Local(index) => functions.push((text, index)),
+            ResolvedName::External(id) => {
+                let why = format!(
+                    "{id} is not below `functions:`: events stay within the functions of this file"
+                );
+                problems.add_error(text.place, why);
             }
-            End::Broken => {}
+            ResolvedName::Broken => {}
         }
     }
-    found
+    functions
 }

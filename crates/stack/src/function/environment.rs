@@ -3,47 +3,69 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::problem::{Problems, Weight};
-use crate::surroundings::Surroundings;
-use crate::text::Source;
+use crate::context::StackContext;
+use crate::problem::{ProblemList, ProblemSeverity};
+use crate::source::SourceText;
 use crate::yaml;
-use crate::yaml::shape::Text;
+use crate::yaml::typed_nodes::SpannedText;
 
 /// The variables of one file, all at the place where the stack file names it. Problems inside the file are reported at
 /// their own places. No substitution takes place in it.
-pub(crate) fn read(
-    file: &Text,
+pub(crate) fn read_environment_file(
+    file: &SpannedText,
     folder: &Path,
-    around: &dyn Surroundings,
-    problems: &mut Problems<'_>,
-) -> BTreeMap<String, Text> {
+    context: &dyn StackContext,
+    problems: &mut ProblemList<'_>,
+) -> BTreeMap<String, SpannedText> {
     let path: PathBuf = folder.join(&file.text).components().collect(); // without its `./`
-    let text = match around.file(&path) {
+    let text = match context.read_file(&path) {
         Ok(text) => text,
         Err(error) => {
-            problems.error(file.place, format!("environment file {}: {error}", path.display()));
+            problems.add_error(
+                file.place,
+                format!("environment file {}: {error}", path.display()),
+            );
             return BTreeMap::new();
         }
     };
-    let source = Source::verbatim(&path.display().to_string(), &text);
-    let mut own = Problems::new(&source);
-    let variables = variables(&source, &mut own);
-    let broken = own.list.iter().any(|problem| problem.weight == Weight::Error);
-    problems.list.append(&mut own.list);
-    match broken {
+    let source = SourceText::without_substitution(&path.display().to_string(), &text);
+    let mut file_problems = ProblemList::new(&source);
+    let variables = parse_variables(&source, &mut file_problems);
+    let has_errors = file_problems
+        .problems
+        .iter()
+        .any(|problem| problem.severity == ProblemSeverity::Error);
+    problems.problems.append(&mut file_problems.problems);
+    match has_errors {
         true => BTreeMap::new(),
-        false => variables.into_iter().map(|(key, text)| (key, Text { place: file.place, ..text })).collect(),
+        false => variables
+            .into_iter()
+            .map(|(key, text)| {
+                (
+                    key,
+                    SpannedText {
+                        place: file.place,
+                        ..text
+                    },
+                )
+            })
+            .collect(),
     }
 }
 
-fn variables(source: &Source, problems: &mut Problems<'_>) -> BTreeMap<String, Text> {
-    let mut out = BTreeMap::new();
-    let Some(root) = yaml::parse(source, problems) else { return out };
-    for entry in problems.map(&root, "an environment file") {
+fn parse_variables(
+    source: &SourceText,
+    problems: &mut ProblemList<'_>,
+) -> BTreeMap<String, SpannedText> {
+    let mut variables = BTreeMap::new();
+    let Some(root) = yaml::parse_yaml(source, problems) else {
+        return variables;
+    };
+    for entry in problems.expect_map(&root, "an environment file") {
         match entry.key.as_str() {
-            "environment" => out = problems.strings(&entry.value, "environment"),
-            _ => problems.unknown(entry, "an environment file", &["environment"]),
+            "environment" => variables = problems.expect_text_map(&entry.value, "environment"),
+            _ => problems.warn_unknown_key(entry, "an environment file", &["environment"]),
         }
     }
-    out
+    variables
 }

@@ -2,24 +2,24 @@
 
 pub(crate) mod egress;
 mod environment;
-mod origin;
+mod image;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use nearpath_types::egress::Flaw;
-use nearpath_types::{Egress, FunctionName, FunctionSpec, Resources, policy, quantity};
+use nearpath_types::egress::EgressFault;
+use nearpath_types::{EgressSpec, FunctionName, FunctionSpec, InstanceResources, policy, quantity};
 
-use crate::problem::Problems;
-use crate::surroundings::Surroundings;
-use crate::text::Place;
-use crate::yaml::shape::Text;
-use crate::yaml::{Entry, Node};
-use egress::Outside;
-use origin::Origin;
+use crate::context::StackContext;
+use crate::problem::ProblemList;
+use crate::source::SourceSpan;
+use crate::yaml::typed_nodes::SpannedText;
+use crate::yaml::{YamlEntry, YamlNode};
+use egress::DeclaredDestination;
+use image::ImageSource;
 
 /// Keys that nearpath obeys.
-const KNOWN: &[&str] = &[
+const FUNCTION_KEYS: &[&str] = &[
     "lang",
     "handler",
     "image",
@@ -37,9 +37,16 @@ const KNOWN: &[&str] = &[
     "egress",
 ];
 /// Keys of OpenFaaS that concern the building of images.
-const BUILD: &[&str] = &["skip_build", "build_options", "build_args", "build_secrets", "platforms", "handler_image"];
+const BUILD_KEYS: &[&str] = &[
+    "skip_build",
+    "build_options",
+    "build_args",
+    "build_secrets",
+    "platforms",
+    "handler_image",
+];
 /// Variables of the watchdog that old files write beside `environment:` instead of in it.
-const WATCHDOG: &[&str] = &[
+const WATCHDOG_VARIABLES: &[&str] = &[
     "read_timeout",
     "write_timeout",
     "exec_timeout",
@@ -56,25 +63,25 @@ const WATCHDOG: &[&str] = &[
 
 /// A function as read, with the places that later checks point at.
 #[derive(Debug, Clone)]
-pub(crate) struct Draft {
+pub(crate) struct FunctionDraft {
     pub(crate) spec: FunctionSpec,
-    pub(crate) name_place: Place,
+    pub(crate) name_span: SourceSpan,
     /// Places of labels, annotations and variables, by key.
-    places: BTreeMap<String, Place>,
+    spans: BTreeMap<String, SourceSpan>,
     /// Items to add to annotations that are lists, each once.
-    lists: BTreeMap<&'static str, Items>,
+    list_annotations: BTreeMap<&'static str, UniqueItems>,
     /// Destinations outside, each place once.
-    outside: Vec<Egress>,
+    destinations: Vec<EgressSpec>,
 }
 
 /// Texts in the order in which they were first seen.
 #[derive(Debug, Clone, Default)]
-struct Items {
+struct UniqueItems {
     order: Vec<String>,
     seen: HashSet<String>,
 }
 
-impl Items {
+impl UniqueItems {
     fn add(&mut self, item: &str) {
         if self.seen.insert(item.to_owned()) {
             self.order.push(item.to_owned());
@@ -82,120 +89,180 @@ impl Items {
     }
 }
 
-/// Reads one function. `None` when its name is not one; everything else is reported and read on.
-pub(crate) fn read(
-    entry: &Entry,
+/// Reads one function. `NoConnection` when its name is not one; everything else is reported and read on.
+pub(crate) fn read_function(
+    entry: &YamlEntry,
     folder: &Path,
-    around: &dyn Surroundings,
-    problems: &mut Problems<'_>,
-) -> Option<Draft> {
+    context: &dyn StackContext,
+    problems: &mut ProblemList<'_>,
+) -> Option<FunctionDraft> {
     let name = match entry.key.parse::<FunctionName>() {
         Ok(name) => name,
         Err(error) => {
-            problems.error(entry.place, error.to_string());
+            problems.add_error(entry.place, error.to_string());
             return None;
         }
     };
-    let home = format!("function {name}");
-    let mut draft = Draft {
+    let section = format!("function {name}");
+    let mut draft = FunctionDraft {
         spec: FunctionSpec::named(name),
-        name_place: entry.place,
-        places: BTreeMap::new(),
-        lists: BTreeMap::new(),
-        outside: Vec::new(),
+        name_span: entry.place,
+        spans: BTreeMap::new(),
+        list_annotations: BTreeMap::new(),
+        destinations: Vec::new(),
     };
-    let mut origin = Origin::default();
+    let mut image_source = ImageSource::default();
     let (mut files, mut destinations) = (Vec::new(), Vec::new());
-    for field in problems.map(&entry.value, &home) {
+    for field in problems.expect_map(&entry.value, &section) {
         match field.key.as_str() {
-            "lang" => origin.lang = problems.text(&field.value, "lang"),
-            "handler" => origin.handler = problems.text(&field.value, "handler"),
-            "image" => origin.image = problems.text(&field.value, "image"),
-            "egress" => destinations = egress::read(&field.value, "egress", problems),
-            "environment_file" => files = problems.texts(&field.value, "environment_file"),
-            _ => draft.field(field, &home, problems),
+            "lang" => image_source.lang = problems.expect_text(&field.value, "lang"),
+            "handler" => image_source.handler = problems.expect_text(&field.value, "handler"),
+            "image" => image_source.image = problems.expect_text(&field.value, "image"),
+            "egress" => destinations = egress::read_destinations(&field.value, "egress", problems),
+            "environment_file" => {
+                files = problems.expect_text_list(&field.value, "environment_file")
+            }
+            _ => draft.read_field(field, &section, problems),
         }
     }
     for file in files {
-        let variables = environment::read(&file, folder, around, problems);
-        draft.keep(variables, |spec| &mut spec.env_vars);
+        let variables = environment::read_environment_file(&file, folder, context, problems);
+        draft.set_values(variables, |spec| &mut spec.env_vars);
     }
-    draft.egress(destinations, problems);
-    origin.settle(&mut draft, folder, around, problems);
+    draft.add_egress(destinations, problems);
+    image_source.resolve_image(&mut draft, folder, context, problems);
     Some(draft)
 }
 
-impl Draft {
-    fn field(&mut self, field: &Entry, home: &str, problems: &mut Problems<'_>) {
+impl FunctionDraft {
+    fn read_field(&mut self, field: &YamlEntry, section: &str, problems: &mut ProblemList<'_>) {
         let value = &field.value;
         match field.key.as_str() {
             "fprocess" => {
-                self.spec.env_process = problems.text(value, "fprocess").map(|text| text.text).unwrap_or_default();
+                self.spec.env_process = problems
+                    .expect_text(value, "fprocess")
+                    .map(|text| text.text)
+                    .unwrap_or_default();
             }
-            "environment" => self.keep(problems.strings(value, "environment"), |spec| &mut spec.env_vars),
-            "labels" => self.keep(problems.strings(value, "labels"), |spec| &mut spec.labels),
-            "annotations" => self.keep(problems.strings(value, "annotations"), |spec| &mut spec.annotations),
-            "secrets" => self.spec.secrets = plain(problems.texts(value, "secrets")),
-            "constraints" => self.spec.constraints = plain(problems.texts(value, "constraints")),
-            "limits" => self.spec.limits = resources(value, "limits", problems),
-            "requests" => self.spec.requests = resources(value, "requests", problems),
+            "environment" => self
+                .set_values(problems.expect_text_map(value, "environment"), |spec| {
+                    &mut spec.env_vars
+                }),
+            "labels" => self.set_values(problems.expect_text_map(value, "labels"), |spec| {
+                &mut spec.labels
+            }),
+            "annotations" => self
+                .set_values(problems.expect_text_map(value, "annotations"), |spec| {
+                    &mut spec.annotations
+                }),
+            "secrets" => {
+                self.spec.secrets = into_strings(problems.expect_text_list(value, "secrets"))
+            }
+            "constraints" => {
+                self.spec.constraints =
+                    into_strings(problems.expect_text_list(value, "constraints"))
+            }
+            "limits" => self.spec.limits = read_resources(value, "limits", problems),
+            "requests" => self.spec.requests = read_resources(value, "requests", problems),
             "readonly_root_filesystem" => {
-                self.spec.read_only_root_filesystem = problems.flag(value, &field.key).unwrap_or(false);
+                self.spec.read_only_root_filesystem =
+                    problems.expect_bool(value, &field.key).unwrap_or(false);
             }
-            "namespace" => self.namespace(value, problems),
-            key if BUILD.contains(&key) => {}
-            key if WATCHDOG.contains(&key) => {
-                let text = format!("`{key}` has no effect here: the watchdog reads it from `environment:`");
-                problems.warn(field.place, text).help(format!("move `{key}` below `environment:`"));
+            "namespace" => self.set_namespace(value, problems),
+            key if BUILD_KEYS.contains(&key) => {}
+            key if WATCHDOG_VARIABLES.contains(&key) => {
+                let text = format!(
+                    "`{key}` has no effect here: the watchdog reads it from `environment:`"
+                );
+                problems
+                    .add_warning(field.place, text)
+                    .set_help(format!("move `{key}` below `environment:`"));
             }
-            _ => problems.unknown(field, home, KNOWN),
+            _ => problems.warn_unknown_key(field, section, FUNCTION_KEYS),
         }
     }
 
-    fn keep(&mut self, texts: BTreeMap<String, Text>, of: impl Fn(&mut FunctionSpec) -> &mut BTreeMap<String, String>) {
+    fn set_values(
+        &mut self,
+        texts: BTreeMap<String, SpannedText>,
+        map_of: impl Fn(&mut FunctionSpec) -> &mut BTreeMap<String, String>,
+    ) {
         for (key, value) in texts {
-            self.places.insert(key.clone(), value.place);
-            of(&mut self.spec).insert(key, value.text);
+            self.spans.insert(key.clone(), value.place);
+            map_of(&mut self.spec).insert(key, value.text);
         }
     }
 
-    fn namespace(&mut self, value: &Node, problems: &mut Problems<'_>) {
-        let Some(text) = problems.text(value, "namespace").filter(|text| !text.text.is_empty()) else { return };
+    fn set_namespace(&mut self, value: &YamlNode, problems: &mut ProblemList<'_>) {
+        let Some(text) = problems
+            .expect_text(value, "namespace")
+            .filter(|text| !text.text.is_empty())
+        else {
+            return;
+        };
         match text.text.parse() {
             Ok(namespace) => self.spec.namespace = namespace,
             Err(error) => {
-                problems.error(text.place, error.to_string());
+                problems.add_error(text.place, error.to_string());
             }
         }
     }
 
     /// Adds permitted destinations, each once.
-    pub(crate) fn egress(&mut self, destinations: Vec<Outside>, problems: &mut Problems<'_>) {
-        for Outside { egress, place } in destinations {
-            let known = self.outside.iter().find(|other| other.is_at(&egress));
-            if known.is_some_and(|other| *other != egress) {
-                egress::tell(&egress.to(), &Flaw::Contradiction, place, problems);
+    pub(crate) fn add_egress(
+        &mut self,
+        destinations: Vec<DeclaredDestination>,
+        problems: &mut ProblemList<'_>,
+    ) {
+        for DeclaredDestination { egress, place } in destinations {
+            let declared = self
+                .destinations
+                .iter()
+                .find(|other| other.is_same_address(&egress));
+            if declared.is_some_and(|other| *other != egress) {
+                egress::report_invalid(
+                    &egress.host_port(),
+                    &EgressFault::ConflictingSettings,
+                    place,
+                    problems,
+                );
             }
-            if known.is_none() {
-                self.add(policy::EGRESS, &egress.to_string(), place);
-                self.outside.push(egress);
+            if declared.is_none() {
+                self.add_list_item(policy::EGRESS, &egress.to_string(), place);
+                self.destinations.push(egress);
             }
         }
     }
 
     /// Adds an item to an annotation that is a list, once.
-    pub(crate) fn add(&mut self, annotation: &'static str, item: &str, place: Place) {
-        self.places.entry(annotation.to_owned()).or_insert(place);
-        self.lists.entry(annotation).or_default().add(item);
+    pub(crate) fn add_list_item(
+        &mut self,
+        annotation: &'static str,
+        item: &str,
+        place: SourceSpan,
+    ) {
+        self.spans.entry(annotation.to_owned()).or_insert(place);
+        self.list_annotations
+            .entry(annotation)
+            .or_default()
+            .add(item);
     }
 
     /// The spec, with the collected lists in its annotations after what the author annotated.
-    pub(crate) fn finish(mut self, problems: &mut Problems<'_>) -> FunctionSpec {
-        for (annotation, added) in std::mem::take(&mut self.lists) {
-            let value = self.spec.annotations.entry(annotation.to_owned()).or_default();
-            let mut items = Items::default();
-            value.split(',').map(str::trim).filter(|item| !item.is_empty()).for_each(|item| items.add(item));
-            added.order.iter().for_each(|item| items.add(item));
+    pub(crate) fn into_spec(mut self, problems: &mut ProblemList<'_>) -> FunctionSpec {
+        for (annotation, new_items) in std::mem::take(&mut self.list_annotations) {
+            let value = self
+                .spec
+                .annotations
+                .entry(annotation.to_owned())
+                .or_default();
+            let mut items = UniqueItems::default();
+            value
+                .split(',')
+                .map(str::trim)
+                .filter(|item| !item.is_empty())
+                .for_each(|item| items.add(item));
+            new_items.order.iter().for_each(|item| items.add(item));
             *value = items.order.join(",");
         }
         self.check_settings(problems);
@@ -203,38 +270,56 @@ impl Draft {
     }
 
     /// Reports every label, annotation and variable that the platform would not understand.
-    fn check_settings(&self, problems: &mut Problems<'_>) {
+    fn check_settings(&self, problems: &mut ProblemList<'_>) {
         let mut spec = self.spec.clone();
-        while let Err(error) = policy::Policy::of(&spec) {
-            let place = self.places.get(error.key).copied().unwrap_or(self.name_place);
-            problems.error(place, error.to_string());
+        while let Err(error) = policy::FunctionPolicy::from_spec(&spec) {
+            let place = self.spans.get(error.key).copied().unwrap_or(self.name_span);
+            problems.add_error(place, error.to_string());
             let maps = [&mut spec.labels, &mut spec.annotations, &mut spec.env_vars];
-            if maps.map(|map| map.remove(error.key)).iter().all(Option::is_none) {
+            if maps
+                .map(|map| map.remove(error.key))
+                .iter()
+                .all(Option::is_none)
+            {
                 return;
             }
         }
     }
 }
 
-fn plain(texts: Vec<Text>) -> Vec<String> {
+fn into_strings(texts: Vec<SpannedText>) -> Vec<String> {
     texts.into_iter().map(|text| text.text).collect()
 }
 
-fn resources(node: &Node, what: &str, problems: &mut Problems<'_>) -> Option<Resources> {
-    let mut out = Resources::default();
-    for entry in problems.map(node, what) {
-        let Some(text) = problems.text(&entry.value, &entry.key) else { continue };
+fn read_resources(
+    node: &YamlNode,
+    what: &str,
+    problems: &mut ProblemList<'_>,
+) -> Option<InstanceResources> {
+    let mut out = InstanceResources::default();
+    for entry in problems.expect_map(node, what) {
+        let Some(text) = problems.expect_text(&entry.value, &entry.key) else {
+            continue;
+        };
         let checked = match entry.key.as_str() {
-            "memory" => quantity::memory(&text.text).map(|_| out.memory = Some(text.text)).map_err(|e| e.to_string()),
-            "cpu" => quantity::cpu(&text.text).map(|_| out.cpu = Some(text.text)).map_err(|e| e.to_string()),
-            "pids" => text.text.parse().map(|n| out.pids = Some(n)).map_err(|_| "pids is a whole number".to_owned()),
+            "memory" => quantity::parse_memory(&text.text)
+                .map(|_| out.memory = Some(text.text))
+                .map_err(|e| e.to_string()),
+            "cpu" => quantity::parse_cpu(&text.text)
+                .map(|_| out.cpu = Some(text.text))
+                .map_err(|e| e.to_string()),
+            "pids" => text
+                .text
+                .parse()
+                .map(|n| out.pids = Some(n))
+                .map_err(|_| "pids is a whole number".to_owned()),
             _ => {
-                problems.unknown(entry, what, &["memory", "cpu", "pids"]);
+                problems.warn_unknown_key(entry, what, &["memory", "cpu", "pids"]);
                 Ok(())
             }
         };
         if let Err(error) = checked {
-            problems.error(text.place, error);
+            problems.add_error(text.place, error);
         }
     }
     Some(out)

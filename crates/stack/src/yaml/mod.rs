@@ -4,74 +4,85 @@
 //! keys are reported and not only the first; scalars keep the text they were written with (`3.10` stays `3.10`); and size
 //! is bounded: depth, and what aliases expand to. Merge keys (`<<: *defaults`) work as in YAML 1.1.
 
-pub(crate) mod shape;
+pub(crate) mod typed_nodes;
 
 use std::collections::{HashMap, HashSet};
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
-use crate::problem::Problems;
-use crate::text::{Place, Source};
+use crate::problem::ProblemList;
+use crate::source::{SourceSpan, SourceText};
 
 /// Lists and maps may be nested this deep.
-const MAX_DEPTH: usize = 32;
+const MAX_NESTING_DEPTH: usize = 32;
 /// What all aliases together may expand to, in bytes of memory, roughly.
-const MAX_EXPANSION: usize = 8 << 20;
+const MAX_EXPANSION_BYTES: usize = 8 << 20;
 
 /// A value and where it is written.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
-    pub(crate) place: Place,
-    pub(crate) kind: Kind,
+pub(crate) struct YamlNode {
+    pub(crate) place: SourceSpan,
+    pub(crate) kind: YamlValue,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Kind {
+pub(crate) enum YamlValue {
     /// Text as written; a plain one may mean null, true or a number.
     Scalar {
         text: String,
-        plain: bool,
+        is_plain: bool,
     },
-    List(Vec<Node>),
-    Map(Vec<Entry>),
+    List(Vec<YamlNode>),
+    Map(Vec<YamlEntry>),
 }
 
 /// One `key: value` of a map.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct YamlEntry {
     pub(crate) key: String,
-    pub(crate) place: Place,
-    pub(crate) value: Node,
+    pub(crate) place: SourceSpan,
+    pub(crate) value: YamlNode,
 }
 
-impl Node {
+impl YamlNode {
     /// Whether it is nothing: an empty value, `~` or `null`.
     pub(crate) fn is_null(&self) -> bool {
-        matches!(&self.kind, Kind::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
+        matches!(&self.kind, YamlValue::Scalar { text, is_plain: true } if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
     /// Its rough size in memory; the depth is bounded, so recursion is too.
-    fn weight(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         64 + match &self.kind {
-            Kind::Scalar { text, .. } => text.len(),
-            Kind::List(nodes) => nodes.iter().map(Self::weight).sum(),
-            Kind::Map(entries) => entries.iter().map(|entry| entry.key.len() + 64 + entry.value.weight()).sum(),
+            YamlValue::Scalar { text, .. } => text.len(),
+            YamlValue::List(nodes) => nodes.iter().map(Self::memory_bytes).sum(),
+            YamlValue::Map(entries) => entries
+                .iter()
+                .map(|entry| entry.key.len() + 64 + entry.value.memory_bytes())
+                .sum(),
         }
     }
 }
 
-/// Parses the one document of a source. `None` when it cannot be read on; the reason is among the problems.
-pub(crate) fn parse(source: &Source, problems: &mut Problems<'_>) -> Option<Node> {
-    let mut builder =
-        Builder { source, problems, frames: Vec::new(), anchors: HashMap::new(), expansion: 0, root: None };
-    let mut parser = Parser::new_from_str(source.read());
+/// Parses the one document of a source. `NoConnection` when it cannot be read on; the reason is among the problems.
+pub(crate) fn parse_yaml(source: &SourceText, problems: &mut ProblemList<'_>) -> Option<YamlNode> {
+    let mut builder = TreeBuilder {
+        source,
+        problems,
+        open_collections: Vec::new(),
+        anchors: HashMap::new(),
+        expanded_bytes: 0,
+        root: None,
+    };
+    let mut parser = Parser::new_from_str(source.substituted_text());
     let mut documents = 0;
     while let Some(event) = parser.next_event() {
         let (event, span) = match event {
             Ok(event) => event,
             Err(error) => {
-                let place = source.place(error.marker().index(), error.marker().index() + 1);
-                builder.problems.error(place, format!("not valid YAML: {}", error.info()));
+                let place = source.span_of(error.marker().index(), error.marker().index() + 1);
+                builder
+                    .problems
+                    .add_error(place, format!("not valid YAML: {}", error.info()));
                 return None;
             }
         };
@@ -79,114 +90,193 @@ pub(crate) fn parse(source: &Source, problems: &mut Problems<'_>) -> Option<Node
         if matches!(event, Event::DocumentStart(_)) {
             documents += 1;
             if documents > 1 {
-                builder.problems.error(place, "a stack file is one YAML document; a second one starts here");
+                builder.problems.add_error(
+                    place,
+                    "a stack file is one YAML document; a second one starts here",
+                );
                 return None;
             }
             continue;
         }
-        builder.take(event, place)?;
+        builder.handle_event(event, place)?;
     }
     builder.root
 }
 
 /// A list or map that is not yet closed.
-enum Frame {
-    List { anchor: usize, place: Place, nodes: Vec<Node> },
-    Map { anchor: usize, place: Place, entries: Vec<Entry>, key: Option<(String, Place)> },
+enum OpenCollection {
+    List {
+        anchor: usize,
+        place: SourceSpan,
+        nodes: Vec<YamlNode>,
+    },
+    Map {
+        anchor: usize,
+        place: SourceSpan,
+        entries: Vec<YamlEntry>,
+        key: Option<(String, SourceSpan)>,
+    },
 }
 
-struct Builder<'a, 'p> {
-    source: &'a Source,
-    problems: &'a mut Problems<'p>,
-    frames: Vec<Frame>,
-    anchors: HashMap<usize, Node>,
-    expansion: usize,
-    root: Option<Node>,
+struct TreeBuilder<'a, 'p> {
+    source: &'a SourceText,
+    problems: &'a mut ProblemList<'p>,
+    open_collections: Vec<OpenCollection>,
+    anchors: HashMap<usize, YamlNode>,
+    expanded_bytes: usize,
+    root: Option<YamlNode>,
 }
 
-impl Builder<'_, '_> {
-    fn place(&self, span: Span) -> Place {
-        self.source.place(span.start.index(), span.end.index())
+impl TreeBuilder<'_, '_> {
+    fn place(&self, span: Span) -> SourceSpan {
+        self.source.span_of(span.start.index(), span.end.index())
     }
 
-    fn take(&mut self, event: Event<'_>, place: Place) -> Option<()> {
+    fn handle_event(&mut self, event: Event<'_>, place: SourceSpan) -> Option<()> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let plain = style == ScalarStyle::Plain && tag.is_none_or(|tag| tag.suffix != "str");
-                self.add(Node { place, kind: Kind::Scalar { text: text.into_owned(), plain } }, anchor)
+                let plain =
+                    style == ScalarStyle::Plain && tag.is_none_or(|tag| tag.suffix != "str");
+                self.add_node(
+                    YamlNode {
+                        place,
+                        kind: YamlValue::Scalar {
+                            text: text.into_owned(),
+                            is_plain: plain,
+                        },
+                    },
+                    anchor,
+                )
             }
-            Event::SequenceStart(anchor, _) => self.open(Frame::List { anchor, place, nodes: Vec::new() }, place),
-            Event::MappingStart(anchor, _) => {
-                self.open(Frame::Map { anchor, place, entries: Vec::new(), key: None }, place)
-            }
-            Event::SequenceEnd | Event::MappingEnd => self.close(place),
-            Event::Alias(anchor) => self.alias(anchor, place),
+            Event::SequenceStart(anchor, _) => self.open_collection(
+                OpenCollection::List {
+                    anchor,
+                    place,
+                    nodes: Vec::new(),
+                },
+                place,
+            ),
+            Event::MappingStart(anchor, _) => self.open_collection(
+                OpenCollection::Map {
+                    anchor,
+                    place,
+                    entries: Vec::new(),
+                    key: None,
+                },
+                place,
+            ),
+            Event::SequenceEnd | Event::MappingEnd => self.close_collection(place),
+            Event::Alias(anchor) => self.resolve_alias(anchor, place),
             _ => Some(()),
         }
     }
 
-    fn open(&mut self, frame: Frame, place: Place) -> Option<()> {
-        if let Some(Frame::Map { key: None, .. }) = self.frames.last() {
-            self.problems.error(place, "a key must be text, not a list or a map");
+    fn open_collection(&mut self, frame: OpenCollection, place: SourceSpan) -> Option<()> {
+        if let Some(OpenCollection::Map { key: None, .. }) = self.open_collections.last() {
+            self.problems
+                .add_error(place, "a key must be text, not a list or a map");
             return None;
         }
-        if self.frames.len() >= MAX_DEPTH {
-            self.problems.error(place, format!("nested more than {MAX_DEPTH} levels deep"));
+        if self.open_collections.len() >= MAX_NESTING_DEPTH {
+            self.problems.add_error(
+                place,
+                format!("nested more than {MAX_NESTING_DEPTH} levels deep"),
+            );
             return None;
         }
-        self.frames.push(frame);
+        self.open_collections.push(frame);
         Some(())
     }
 
-    fn close(&mut self, end: Place) -> Option<()> {
-        let until = |start: Place| Place { start: start.start, end: end.start.max(start.start) };
-        match self.frames.pop()? {
-            Frame::List { anchor, place, nodes } => {
-                self.add(Node { place: until(place), kind: Kind::List(nodes) }, anchor)
-            }
-            Frame::Map { anchor, place, entries, .. } => {
-                let entries = self.unique(entries);
-                let entries = self.merged(entries);
-                self.add(Node { place: until(place), kind: Kind::Map(entries) }, anchor)
+    fn close_collection(&mut self, end: SourceSpan) -> Option<()> {
+        let span_until = |start: SourceSpan| SourceSpan {
+            start: start.start,
+            end: end.start.max(start.start),
+        };
+        match self.open_collections.pop()? {
+            OpenCollection::List {
+                anchor,
+                place,
+                nodes,
+            } => self.add_node(
+                YamlNode {
+                    place: span_until(place),
+                    kind: YamlValue::List(nodes),
+                },
+                anchor,
+            ),
+            OpenCollection::Map {
+                anchor,
+                place,
+                entries,
+                ..
+            } => {
+                let entries = self.remove_duplicates(entries);
+                let entries = self.expand_merge_keys(entries);
+                self.add_node(
+                    YamlNode {
+                        place: span_until(place),
+                        kind: YamlValue::Map(entries),
+                    },
+                    anchor,
+                )
             }
         }
     }
 
-    fn alias(&mut self, anchor: usize, place: Place) -> Option<()> {
+    fn resolve_alias(&mut self, anchor: usize, place: SourceSpan) -> Option<()> {
         let Some(node) = self.anchors.get(&anchor) else {
-            self.problems.error(place, "this alias refers to the value that it is part of");
+            self.problems
+                .add_error(place, "this alias refers to the value that it is part of");
             return None;
         };
-        let node = Node { place, kind: node.kind.clone() };
-        self.account(&node)?;
-        self.add(node, 0)
+        let node = YamlNode {
+            place,
+            kind: node.kind.clone(),
+        };
+        self.count_expansion(&node)?;
+        self.add_node(node, 0)
     }
 
     /// Counts a copy of `node` against what anchors and aliases may hold.
-    fn account(&mut self, node: &Node) -> Option<()> {
-        self.expansion += node.weight();
-        if self.expansion > MAX_EXPANSION {
-            self.problems.error(node.place, format!("aliases expand to more than {} MiB", MAX_EXPANSION >> 20));
+    fn count_expansion(&mut self, node: &YamlNode) -> Option<()> {
+        self.expanded_bytes += node.memory_bytes();
+        if self.expanded_bytes > MAX_EXPANSION_BYTES {
+            self.problems.add_error(
+                node.place,
+                format!(
+                    "aliases expand to more than {} MiB",
+                    MAX_EXPANSION_BYTES >> 20
+                ),
+            );
             return None;
         }
         Some(())
     }
 
-    fn add(&mut self, node: Node, anchor: usize) -> Option<()> {
+    fn add_node(&mut self, node: YamlNode, anchor: usize) -> Option<()> {
         if anchor > 0 {
-            self.account(&node)?;
+            self.count_expansion(&node)?;
             self.anchors.insert(anchor, node.clone());
         }
-        match self.frames.last_mut() {
+        match self.open_collections.last_mut() {
             None => self.root = Some(node),
-            Some(Frame::List { nodes, .. }) => nodes.push(node),
-            Some(Frame::Map { entries, key, .. }) => match (key.take(), node.kind) {
+            Some(OpenCollection::List { nodes, .. }) => nodes.push(node),
+            Some(OpenCollection::Map { entries, key, .. }) => match (key.take(), node.kind) {
                 (Some((key, place)), kind) => {
-                    entries.push(Entry { key, place, value: Node { place: node.place, kind } });
+                    entries.push(YamlEntry {
+                        key,
+                        place,
+                        value: YamlNode {
+                            place: node.place,
+                            kind,
+                        },
+                    });
                 }
-                (None, Kind::Scalar { text, .. }) => *key = Some((text, node.place)),
+                (None, YamlValue::Scalar { text, .. }) => *key = Some((text, node.place)),
                 (None, _) => {
-                    self.problems.error(node.place, "a key must be text, not a list or a map");
+                    self.problems
+                        .add_error(node.place, "a key must be text, not a list or a map");
                     return None;
                 }
             },
@@ -195,14 +285,20 @@ impl Builder<'_, '_> {
     }
 
     /// Without the later ones of equal keys, which are errors.
-    fn unique(&mut self, entries: Vec<Entry>) -> Vec<Entry> {
-        let mut first: HashMap<String, Place> = HashMap::new();
+    fn remove_duplicates(&mut self, entries: Vec<YamlEntry>) -> Vec<YamlEntry> {
+        let mut first: HashMap<String, SourceSpan> = HashMap::new();
         let (source, problems) = (self.source, &mut *self.problems);
-        let mut keep = |entry: &Entry| match first.get(&entry.key) {
+        let mut keep = |entry: &YamlEntry| match first.get(&entry.key) {
             None => first.insert(entry.key.clone(), entry.place).is_none(),
             Some(place) => {
-                let line = source.line(*place);
-                problems.error(entry.place, format!("`{}` is written twice; the first is on line {line}", entry.key));
+                let line = source.line_number(*place);
+                problems.add_error(
+                    entry.place,
+                    format!(
+                        "`{}` is written twice; the first is on line {line}",
+                        entry.key
+                    ),
+                );
                 false
             }
         };
@@ -210,19 +306,28 @@ impl Builder<'_, '_> {
     }
 
     /// With `<<: map` or `<<: [map, …]` replaced by the entries of those maps that are not written here.
-    fn merged(&mut self, mut entries: Vec<Entry>) -> Vec<Entry> {
-        let Some(at) = entries.iter().position(|entry| entry.key == "<<") else { return entries };
+    fn expand_merge_keys(&mut self, mut entries: Vec<YamlEntry>) -> Vec<YamlEntry> {
+        let Some(at) = entries.iter().position(|entry| entry.key == "<<") else {
+            return entries;
+        };
         let merge = entries.remove(at);
         let sources = match merge.value.kind {
-            Kind::List(nodes) => nodes,
-            kind => vec![Node { place: merge.value.place, kind }],
+            YamlValue::List(nodes) => nodes,
+            kind => vec![YamlNode {
+                place: merge.value.place,
+                kind,
+            }],
         };
         let mut known: HashSet<String> = entries.iter().map(|entry| entry.key.clone()).collect();
         for source in sources {
             match source.kind {
-                Kind::Map(more) => entries.extend(more.into_iter().filter(|entry| known.insert(entry.key.clone()))),
+                YamlValue::Map(more) => entries.extend(
+                    more.into_iter()
+                        .filter(|entry| known.insert(entry.key.clone())),
+                ),
                 _ => {
-                    self.problems.error(source.place, "`<<` takes a map, or a list of maps");
+                    self.problems
+                        .add_error(source.place, "`<<` takes a map, or a list of maps");
                 }
             }
         }

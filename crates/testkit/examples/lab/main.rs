@@ -11,16 +11,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use nearpath_testkit::lab::{Lab, Link};
+use nearpath_testkit::lab::{LinkConditions, NetworkLab};
 
 /// Lays a link between two nodes, sends packets and bytes through it, and prints what came of them.
 #[derive(Parser)]
 struct Args {
     /// One-way delay, such as 0.5ms or 300us; several, with commas between, make a row each.
-    #[arg(long, value_delimiter = ',', default_value = "0ms,0.5ms,1ms,2ms,3ms", value_parser = duration)]
+    #[arg(long, value_delimiter = ',', default_value = "0ms,0.5ms,1ms,2ms,3ms", value_parser = parse_duration)]
     delay: Vec<Duration>,
     /// What is added to the delay at the most.
-    #[arg(long, default_value = "0ms", value_parser = duration)]
+    #[arg(long, default_value = "0ms", value_parser = parse_duration)]
     jitter: Duration,
     /// Share of packets lost, 0 to 1.
     #[arg(long, default_value_t = 0.0)]
@@ -41,7 +41,7 @@ struct Args {
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
     /// How long the link's thread stays awake around packets: exact delays for CPU time.
-    #[arg(long, default_value = "0ms", value_parser = duration)]
+    #[arg(long, default_value = "0ms", value_parser = parse_duration)]
     awake: Duration,
     /// Where chance begins.
     #[arg(long, default_value_t = 1)]
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     match measure(&args) {
         Ok(rows) => {
-            report::print(&rows, args.json);
+            report::print_table(&rows, args.json);
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -74,48 +74,62 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(args: &Args) -> io::Result<Vec<report::Row>> {
-    args.delay.iter().map(|&delay| row(args, delay)).collect()
+fn measure(args: &Args) -> io::Result<Vec<report::MeasuredRow>> {
+    args.delay
+        .iter()
+        .map(|&delay| measure_row(args, delay))
+        .collect()
 }
 
-fn row(args: &Args, delay: Duration) -> io::Result<report::Row> {
-    let mut lab = Lab::new()?;
-    let (near, far) = (lab.node("near")?, lab.node("far")?);
-    let cable = lab.link(&near, &far, &args.link(delay))?;
-    let address = |end: &nearpath_testkit::lab::End| if args.ipv6 { IpAddr::V6(end.v6) } else { IpAddr::V4(end.v4) };
-    let to = address(cable.second());
-    let pings = traffic::pings(&near, &far, to, args.count)?;
-    let bulk = traffic::bulk(&near, &far, to, args.megabytes * 1_000_000, &cable)?;
-    Ok(report::Row::new(delay, pings, bulk))
+fn measure_row(args: &Args, delay: Duration) -> io::Result<report::MeasuredRow> {
+    let mut lab = NetworkLab::new()?;
+    let (near, far) = (lab.add_node("near")?, lab.add_node("far")?);
+    let lab_link = lab.connect_nodes(&near, &far, &args.conditions(delay))?;
+    let address = |end: &nearpath_testkit::lab::LinkEnd| {
+        if args.ipv6 {
+            IpAddr::V6(end.v6)
+        } else {
+            IpAddr::V4(end.v4)
+        }
+    };
+    let to = address(lab_link.second_end());
+    let pings = traffic::measure_pings(&near, &far, to, args.count)?;
+    let bulk = traffic::measure_bulk(&near, &far, to, args.megabytes * 1_000_000, &lab_link)?;
+    Ok(report::MeasuredRow::new(delay, pings, bulk))
 }
 
 impl Args {
-    fn link(&self, delay: Duration) -> Link {
-        Link {
+    fn conditions(&self, delay: Duration) -> LinkConditions {
+        LinkConditions {
             delay,
             jitter: self.jitter,
             loss: self.loss,
             duplicate: self.duplicate,
             reorder: self.reorder,
             rate: self.rate.map(|rate| rate * 1_000_000),
-            queue: self.queue,
+            queue_bytes: self.queue,
             seed: self.seed,
             mtu: self.mtu,
             awake: self.awake,
-            ..Link::default()
+            ..LinkConditions::default()
         }
     }
 }
 
 /// `0.5ms`, `300us`, `1s`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(
+        text.find(|c: char| c.is_ascii_alphabetic())
+            .unwrap_or(text.len()),
+    );
     let second = match unit {
         "us" => 1e-6,
         "ms" => 1e-3,
         "s" => 1.0,
         _ => return Err(format!("{text}: a number and us, ms or s, as in 0.5ms")),
     };
-    let number: f64 = number.parse().map_err(|_| format!("{text}: {number} is no number"))?;
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("{text}: {number} is no number"))?;
     Duration::try_from_secs_f64(number * second).map_err(|error| format!("{text}: {error}"))
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::traffic::{Bulk, Pings};
+use crate::traffic::{BulkTransfer, PingTimes};
 
 /// What was measured at one delay.
 #[derive(Serialize)]
-pub(crate) struct Row {
+pub(crate) struct MeasuredRow {
     delay_us: f64,
     /// How much longer than the delay one way took.
     error_p50_us: f64,
@@ -26,20 +26,20 @@ pub(crate) struct Row {
     overrun: u64,
 }
 
-impl Row {
+impl MeasuredRow {
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-    pub(crate) fn new(delay: Duration, pings: Pings, bulk: Bulk) -> Self {
+    pub(crate) fn new(delay: Duration, pings: PingTimes, bulk: BulkTransfer) -> Self {
         let packets = bulk.packets.max(1) as f64;
-        let came = u32::try_from(pings.round_trip.len()).unwrap_or(u32::MAX);
+        let received = u32::try_from(pings.round_trip.len()).unwrap_or(u32::MAX);
         Self {
-            delay_us: microseconds(delay),
-            error_p50_us: quantile(&pings.one_way, 0.5) - microseconds(delay),
-            error_p99_us: quantile(&pings.one_way, 0.99) - microseconds(delay),
+            delay_us: format_microseconds(delay),
+            error_p50_us: quantile(&pings.one_way, 0.5) - format_microseconds(delay),
+            error_p99_us: quantile(&pings.one_way, 0.99) - format_microseconds(delay),
             rtt_p50_us: quantile(&pings.round_trip, 0.5),
             rtt_p99_us: quantile(&pings.round_trip, 0.99),
-            lost: pings.sent.saturating_sub(came),
+            lost: pings.sent.saturating_sub(received),
             gbit_per_s: bulk.octets as f64 * 8e-9 / bulk.took.as_secs_f64(),
-            cpu_us_per_packet: microseconds(bulk.cpu) / packets,
+            cpu_us_per_packet: format_microseconds(bulk.cpu) / packets,
             octets_per_packet: bulk.octets as f64 / packets,
             cpu_share: bulk.cpu.as_secs_f64() / bulk.took.as_secs_f64(),
             overrun: bulk.overrun,
@@ -47,10 +47,13 @@ impl Row {
     }
 }
 
-pub(crate) fn print(rows: &[Row], json: bool) {
+pub(crate) fn print_table(rows: &[MeasuredRow], json: bool) {
     if json {
         for row in rows {
-            println!("{}", serde_json::to_string(row).expect("numbers can be written"));
+            println!(
+                "{}",
+                serde_json::to_string(row).expect("numbers can be written")
+            );
         }
         return;
     }
@@ -75,12 +78,19 @@ pub(crate) fn print(rows: &[Row], json: bool) {
     }
 }
 
-fn microseconds(time: Duration) -> f64 {
+fn format_microseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an index"
+)]
 fn quantile(sorted: &[Duration], share: f64) -> f64 {
     let place = (sorted.len().saturating_sub(1) as f64 * share) as usize;
-    sorted.get(place).map_or(f64::NAN, |&time| microseconds(time))
+    sorted
+        .get(place)
+        .map_or(f64::NAN, |&time| format_microseconds(time))
 }

@@ -8,26 +8,26 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nearpath_kernel::cores::prefer_this_thread;
-use nearpath_testkit::lab::{Cable, Direction, Node};
+use nearpath_testkit::lab::{LabLink, LabNode, LinkDirection};
 use nix::sys::socket::sockopt::ReceiveTimestampns;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt};
 use nix::sys::time::TimeSpec;
 
-const PORT: u16 = 7000;
+const TRAFFIC_PORT: u16 = 7000;
 /// How long a packet is waited for before it counts as lost.
-const PATIENCE: Duration = Duration::from_millis(200);
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Pings do not follow at once, so that each finds the link's thread asleep, as a lone request does.
-const PAUSE: Duration = Duration::from_micros(300);
+const PING_INTERVAL: Duration = Duration::from_micros(300);
 
 /// One-way and round-trip times of those that came back, sorted.
-pub(crate) struct Pings {
+pub(crate) struct PingTimes {
     pub(crate) one_way: Vec<Duration>,
     pub(crate) round_trip: Vec<Duration>,
     pub(crate) sent: u32,
 }
 
 /// What a bulk transfer over TCP took.
-pub(crate) struct Bulk {
+pub(crate) struct BulkTransfer {
     pub(crate) octets: usize,
     pub(crate) took: Duration,
     /// CPU time of the link's thread.
@@ -39,53 +39,78 @@ pub(crate) struct Bulk {
 }
 
 /// Sends one datagram at a time and waits for it to come back.
-pub(crate) fn pings(near: &Node, far: &Node, to: IpAddr, count: u32) -> io::Result<Pings> {
-    let far = far.enter(|| UdpSocket::bind((to, PORT)))?;
+pub(crate) fn measure_pings(
+    near: &LabNode,
+    far: &LabNode,
+    to: IpAddr,
+    count: u32,
+) -> io::Result<PingTimes> {
+    let far = far.enter(|| UdpSocket::bind((to, TRAFFIC_PORT)))?;
     let near = near.enter(|| UdpSocket::bind((unspecified(to), 0)))?;
-    near.connect((to, PORT))?;
+    near.connect((to, TRAFFIC_PORT))?;
     far.connect(near.local_addr()?)?;
-    near.set_read_timeout(Some(PATIENCE))?;
-    far.set_read_timeout(Some(PATIENCE))?;
+    near.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
+    far.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
     setsockopt(&far, ReceiveTimestampns, &true)?;
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| echo(&far, &done));
-        let pings = scope.spawn(|| collect(&near, count)).join();
+        scope.spawn(|| run_echo(&far, &done));
+        let pings = scope.spawn(|| collect_pings(&near, count)).join();
         done.store(true, Ordering::Release);
         pings.map_err(|_| io::Error::other("the sender panicked"))?
     })
 }
 
 /// Sends `octets` over one TCP connection.
-pub(crate) fn bulk(near: &Node, far: &Node, to: IpAddr, octets: usize, cable: &Cable) -> io::Result<Bulk> {
-    let listener = far.enter(|| TcpListener::bind((to, PORT)))?;
-    let before = (cable.cpu_time()?, packets(cable));
+pub(crate) fn measure_bulk(
+    near: &LabNode,
+    far: &LabNode,
+    to: IpAddr,
+    octets: usize,
+    lab_link: &LabLink,
+) -> io::Result<BulkTransfer> {
+    let listener = far.enter(|| TcpListener::bind((to, TRAFFIC_PORT)))?;
+    let before = (lab_link.cpu_time()?, interface_packets(lab_link));
     let began = Instant::now();
     thread::scope(|scope| {
-        let sink = scope.spawn(|| drain(&listener));
-        let mut stream = near.enter(|| TcpStream::connect((to, PORT)))?;
+        let sink = scope.spawn(|| drain_socket(&listener));
+        let mut stream = near.enter(|| TcpStream::connect((to, TRAFFIC_PORT)))?;
         let block = vec![0; 256 * 1024];
         for start in (0..octets).step_by(block.len()) {
             stream.write_all(&block[..block.len().min(octets - start)])?;
         }
         drop(stream);
-        sink.join().map_err(|_| io::Error::other("the receiver panicked"))?
+        sink.join()
+            .map_err(|_| io::Error::other("the receiver panicked"))?
     })?;
     let took = began.elapsed();
-    let (cpu, packets) = (cable.cpu_time()? - before.0, packets(cable) - before.1);
-    Ok(Bulk { octets, took, cpu, packets, overrun: cable.overrun()? })
+    let (cpu, packets) = (
+        lab_link.cpu_time()? - before.0,
+        interface_packets(lab_link) - before.1,
+    );
+    Ok(BulkTransfer {
+        octets,
+        took,
+        cpu,
+        packets,
+        overrun: lab_link.overrun_packets()?,
+    })
 }
 
 fn unspecified(like: IpAddr) -> IpAddr {
-    if like.is_ipv4() { std::net::Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() }
+    if like.is_ipv4() {
+        std::net::Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        std::net::Ipv6Addr::UNSPECIFIED.into()
+    }
 }
 
 /// Answers each datagram with itself and the time at which the kernel took it from the link: what the receiver needs to wake
 /// up is not the link's.
-fn echo(socket: &UdpSocket, done: &AtomicBool) {
+fn run_echo(socket: &UdpSocket, done: &AtomicBool) {
     let _ = prefer_this_thread();
     while !done.load(Ordering::Acquire) {
-        if let Some((mut packet, arrived)) = receive(socket) {
+        if let Some((mut packet, arrived)) = receive_bulk(socket) {
             packet.extend(arrived.to_le_bytes());
             let _ = socket.send(&packet);
         }
@@ -93,10 +118,16 @@ fn echo(socket: &UdpSocket, done: &AtomicBool) {
 }
 
 /// A datagram, and when the kernel had it, in nanoseconds since 1970.
-fn receive(socket: &UdpSocket) -> Option<(Vec<u8>, u64)> {
+fn receive_bulk(socket: &UdpSocket) -> Option<(Vec<u8>, u64)> {
     let (mut packet, mut space) = ([0; 64], nix::cmsg_space!(TimeSpec));
     let mut buffers = [IoSliceMut::new(&mut packet)];
-    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), MsgFlags::empty()).ok()?;
+    let message = recvmsg::<()>(
+        socket.as_raw_fd(),
+        &mut buffers,
+        Some(&mut space),
+        MsgFlags::empty(),
+    )
+    .ok()?;
     let stamp = message.cmsgs().ok()?.find_map(|note| match note {
         ControlMessageOwned::ScmTimestampns(time) => Some(Duration::from(time)),
         _ => None,
@@ -105,16 +136,24 @@ fn receive(socket: &UdpSocket) -> Option<(Vec<u8>, u64)> {
     Some((packet[..length].to_vec(), nanoseconds(stamp)))
 }
 
-fn collect(socket: &UdpSocket, count: u32) -> io::Result<Pings> {
+fn collect_pings(socket: &UdpSocket, count: u32) -> io::Result<PingTimes> {
     let _ = prefer_this_thread();
-    let mut pings = Pings { one_way: Vec::new(), round_trip: Vec::new(), sent: count };
+    let mut pings = PingTimes {
+        one_way: Vec::new(),
+        round_trip: Vec::new(),
+        sent: count,
+    };
     for number in 0..u64::from(count) {
-        thread::sleep(PAUSE);
-        let sent = now();
+        thread::sleep(PING_INTERVAL);
+        let sent = monotonic_nanos();
         socket.send(&[number.to_le_bytes(), sent.to_le_bytes()].concat())?;
-        if let Some(arrived) = answer(socket, number) {
-            pings.one_way.push(Duration::from_nanos(arrived.saturating_sub(sent)));
-            pings.round_trip.push(Duration::from_nanos(now() - sent));
+        if let Some(arrived) = answer_ping(socket, number) {
+            pings
+                .one_way
+                .push(Duration::from_nanos(arrived.saturating_sub(sent)));
+            pings
+                .round_trip
+                .push(Duration::from_nanos(monotonic_nanos() - sent));
         }
     }
     pings.one_way.sort_unstable();
@@ -123,7 +162,7 @@ fn collect(socket: &UdpSocket, count: u32) -> io::Result<Pings> {
 }
 
 /// When that datagram arrived. Answers to earlier ones, which came too late or twice, are passed over.
-fn answer(socket: &UdpSocket, number: u64) -> Option<u64> {
+fn answer_ping(socket: &UdpSocket, number: u64) -> Option<u64> {
     let mut packet = [0; 24];
     while socket.recv(&mut packet).ok()? == 24 {
         if packet[..8] == number.to_le_bytes() {
@@ -133,20 +172,27 @@ fn answer(socket: &UdpSocket, number: u64) -> Option<u64> {
     None
 }
 
-fn drain(listener: &TcpListener) -> io::Result<()> {
+fn drain_socket(listener: &TcpListener) -> io::Result<()> {
     let (mut stream, _) = listener.accept()?;
     let mut buffer = vec![0; 256 * 1024];
     while stream.read(&mut buffer)? > 0 {}
     Ok(())
 }
 
-fn packets(cable: &Cable) -> u64 {
-    [Direction::There, Direction::Back].map(|direction| cable.counts(direction).offered).iter().sum()
+fn interface_packets(lab_link: &LabLink) -> u64 {
+    [LinkDirection::Forward, LinkDirection::Backward]
+        .map(|direction| lab_link.packet_counts(direction).offered)
+        .iter()
+        .sum()
 }
 
 /// The clock of the kernel's stamps.
-fn now() -> u64 {
-    nanoseconds(SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970"))
+fn monotonic_nanos() -> u64 {
+    nanoseconds(
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("the clock is past 1970"),
+    )
 }
 
 fn nanoseconds(time: Duration) -> u64 {

@@ -1,4 +1,4 @@
-//! The thread of a link: reads packets from each end's device, asks the [`Line`] and writes them to the other end's.
+//! The thread of a link: reads packets from each end's device, asks the [`LinkModel`] and writes them to the other end's.
 //!
 //! It sleeps in epoll until a device has packets, the timer of the next arrival fires (timerfd, to the nanosecond and without
 //! the slack of timeouts) or the bell rings: somebody changed or ends the link. A packet that arrives at once is written from
@@ -13,145 +13,186 @@ use std::time::{Duration, Instant};
 use nearpath_kernel::tun::{MAX_PACKET_LEN, TunDevice, VNET_HEADER_LEN};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 
-use super::line::{Fate, Line};
+use super::link_model::{LinkModel, PacketFate};
 
 /// How many packets are taken from one end before the other has its turn.
-const BATCH: usize = 64;
+const MAX_BATCH_PACKETS: usize = 64;
 /// How many buffers are kept for use again.
-const SPARE: usize = 1024;
+const MAX_SPARE_BUFFERS: usize = 1024;
 /// Where the bell is in epoll's answers; the devices are 0 and 1.
-const BELL: u64 = 2;
-const TIMER: u64 = 3;
+const WAKE_SOURCE: u64 = 2;
+const TIMER_SOURCE: u64 = 3;
 
 /// What the thread and the handles of a link share.
-pub(super) struct Shared {
+pub(super) struct DriverShared {
     /// Taken by the thread for a batch at a time.
-    lines: Mutex<[Line<Vec<u8>>; 2]>,
+    models: Mutex<[LinkModel<Vec<u8>>; 2]>,
     pub(super) ends: [TunDevice; 2],
-    bell: OwnedFd,
-    stop: AtomicBool,
+    wake_event: OwnedFd,
+    must_stop: AtomicBool,
     /// Packets that the receiver's device did not take: it was down.
     pub(super) refused: AtomicU64,
     /// The thread's id, for asking the kernel what it used.
     pub(super) thread: AtomicU64,
-    began: Instant,
+    started_at: Instant,
 }
 
-impl Shared {
-    pub(super) fn new(lines: [Line<Vec<u8>>; 2], ends: [TunDevice; 2]) -> io::Result<Self> {
+impl DriverShared {
+    pub(super) fn new(models: [LinkModel<Vec<u8>>; 2], ends: [TunDevice; 2]) -> io::Result<Self> {
         Ok(Self {
-            lines: Mutex::new(lines),
+            models: Mutex::new(models),
             ends,
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            stop: AtomicBool::new(false),
+            wake_event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            must_stop: AtomicBool::new(false),
             refused: AtomicU64::new(0),
             thread: AtomicU64::new(0),
-            began: Instant::now(),
+            started_at: Instant::now(),
         })
     }
 
-    pub(super) fn lines(&self) -> MutexGuard<'_, [Line<Vec<u8>>; 2]> {
-        self.lines.lock().expect("the link's thread does not panic")
+    pub(super) fn lock_models(&self) -> MutexGuard<'_, [LinkModel<Vec<u8>>; 2]> {
+        self.models
+            .lock()
+            .expect("the link's thread does not panic")
     }
 
     /// Wakes the thread, so that it sees what was changed.
-    pub(super) fn ring(&self) {
+    pub(super) fn wake_thread(&self) {
         // A bell that cannot be rung any more has been rung 2^64 times and not been heard yet.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.wake_event, &1_u64.to_ne_bytes());
     }
 
-    pub(super) fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.ring();
+    pub(super) fn stop_thread(&self) {
+        self.must_stop.store(true, Ordering::Release);
+        self.wake_thread();
     }
 }
 
 /// What the thread alone has.
-pub(super) struct Driver<'a> {
-    shared: &'a Shared,
+pub(super) struct LinkDriver<'a> {
+    shared: &'a DriverShared,
     epoll: OwnedFd,
     timer: OwnedFd,
     /// What the timer is set to, to set it only when that changes.
-    armed: Option<Duration>,
+    armed_for: Option<Duration>,
     scratch: Vec<u8>,
     spare: Vec<Vec<u8>>,
 }
 
-impl<'a> Driver<'a> {
-    pub(super) fn new(shared: &'a Shared) -> io::Result<Self> {
+impl<'a> LinkDriver<'a> {
+    pub(super) fn new(shared: &'a DriverShared) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )?;
         let [there, back] = &shared.ends;
-        let sources = [there.as_fd(), back.as_fd(), shared.bell.as_fd(), timer.as_fd()];
+        let sources = [
+            there.as_fd(),
+            back.as_fd(),
+            shared.wake_event.as_fd(),
+            timer.as_fd(),
+        ];
         for (source, number) in sources.into_iter().zip(0..) {
-            epoll::add(&epoll, source, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
+            epoll::add(
+                &epoll,
+                source,
+                epoll::EventData::new_u64(number),
+                epoll::EventFlags::IN,
+            )?;
         }
-        Ok(Self { shared, epoll, timer, armed: None, scratch: vec![0; MAX_PACKET_LEN], spare: Vec::new() })
+        Ok(Self {
+            shared,
+            epoll,
+            timer,
+            armed_for: None,
+            scratch: vec![0; MAX_PACKET_LEN],
+            spare: Vec::new(),
+        })
     }
 
     /// Works until the link is to end.
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut readable = [true; 2];
-        while !self.shared.stop.load(Ordering::Acquire) {
-            let next = self.turn(readable)?;
-            readable = self.wait(next)?;
+        while !self.shared.must_stop.load(Ordering::Acquire) {
+            let next = self.run_once(readable)?;
+            readable = self.wait_readable(next)?;
         }
         Ok(())
     }
 
     /// Takes what came, delivers what is due, and says when to wake up for the next.
-    fn turn(&mut self, readable: [bool; 2]) -> io::Result<Option<Duration>> {
+    fn run_once(&mut self, readable: [bool; 2]) -> io::Result<Option<Duration>> {
         let shared = self.shared;
-        let mut lines = shared.lines();
+        let mut models = shared.lock_models();
         for from in [0, 1] {
             if readable[from] {
-                self.take(from, &mut lines[from])?;
+                self.read_packets(from, &mut models[from])?;
             }
-            self.deliver(1 - from, &mut lines[from]);
+            self.deliver_due(1 - from, &mut models[from]);
         }
-        let next = lines.iter().filter_map(|line| Some(line.next()?.saturating_sub(line.link().awake)));
+        let next = models.iter().filter_map(|model| {
+            Some(
+                model
+                    .next_arrival()?
+                    .saturating_sub(model.conditions().awake),
+            )
+        });
         Ok(next.min())
     }
 
-    fn take(&mut self, from: usize, line: &mut Line<Vec<u8>>) -> io::Result<()> {
-        for _ in 0..BATCH {
-            let Some(length) = self.shared.ends[from].read_packet(&mut self.scratch)? else { break };
-            let now = self.now();
+    fn read_packets(&mut self, from: usize, model: &mut LinkModel<Vec<u8>>) -> io::Result<()> {
+        for _ in 0..MAX_BATCH_PACKETS {
+            let Some(length) = self.shared.ends[from].read_packet(&mut self.scratch)? else {
+                break;
+            };
+            let now = self.elapsed();
             let (packet, spare) = (&self.scratch[..length], &mut self.spare);
-            if line.offer(now, length.saturating_sub(VNET_HEADER_LEN), || copy(packet, spare)) == Fate::Arrives {
-                self.hand_over(1 - from, packet);
+            if model.offer_packet(now, length.saturating_sub(VNET_HEADER_LEN), || {
+                copy_packet(packet, spare)
+            }) == PacketFate::Arrives
+            {
+                self.write_packet(1 - from, packet);
             }
         }
         Ok(())
     }
 
-    fn deliver(&mut self, to: usize, line: &mut Line<Vec<u8>>) {
-        while let Some(packet) = line.due(self.now()) {
-            self.hand_over(to, &packet);
-            if self.spare.len() < SPARE {
+    fn deliver_due(&mut self, to: usize, model: &mut LinkModel<Vec<u8>>) {
+        while let Some(packet) = model.take_due(self.elapsed()) {
+            self.write_packet(to, &packet);
+            if self.spare.len() < MAX_SPARE_BUFFERS {
                 self.spare.push(packet);
             }
         }
     }
 
-    fn hand_over(&self, to: usize, packet: &[u8]) {
+    fn write_packet(&self, to: usize, packet: &[u8]) {
         if self.shared.ends[to].write_packet(packet).is_err() {
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Sleeps until a packet comes, the bell rings or it is time; says which ends have packets.
-    fn wait(&mut self, until: Option<Duration>) -> io::Result<[bool; 2]> {
-        let poll = until.is_some_and(|until| until <= self.now());
+    fn wait_readable(&mut self, until: Option<Duration>) -> io::Result<[bool; 2]> {
+        let poll = until.is_some_and(|until| until <= self.elapsed());
         if !poll {
-            self.arm(until)?;
+            self.arm_timer(until)?;
         }
-        let now = poll.then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
-        let mut events =
-            [const { epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) } }; 4];
+        let now = poll.then_some(Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        });
+        let mut events = [const {
+            epoll::Event {
+                flags: epoll::EventFlags::empty(),
+                data: epoll::EventData::new_u64(0),
+            }
+        }; 4];
         let count = match epoll::wait(&self.epoll, &mut events, now.as_ref()) {
             Err(rustix::io::Errno::INTR) => 0,
             other => other?,
@@ -159,10 +200,10 @@ impl<'a> Driver<'a> {
         let mut readable = [false; 2];
         for event in &events[..count] {
             match event.data.u64() {
-                BELL => drain(&self.shared.bell),
-                TIMER => {
-                    drain(&self.timer);
-                    self.armed = None;
+                WAKE_SOURCE => drain_event(&self.shared.wake_event),
+                TIMER_SOURCE => {
+                    drain_event(&self.timer);
+                    self.armed_for = None;
                 }
                 end => readable[usize::from(end == 1)] = true,
             }
@@ -170,25 +211,35 @@ impl<'a> Driver<'a> {
         Ok(readable)
     }
 
-    fn arm(&mut self, until: Option<Duration>) -> io::Result<()> {
-        if until == self.armed {
+    fn arm_timer(&mut self, until: Option<Duration>) -> io::Result<()> {
+        if until == self.armed_for {
             return Ok(());
         }
         // A time of zero would switch the timer off.
-        let wait = until.map(|until| until.saturating_sub(self.now()).max(Duration::from_nanos(1)));
+        let wait = until.map(|until| {
+            until
+                .saturating_sub(self.elapsed())
+                .max(Duration::from_nanos(1))
+        });
         let value = Timespec::try_from(wait.unwrap_or_default()).map_err(io::Error::other)?;
-        let setting = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        let setting = Itimerspec {
+            it_interval: Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+            it_value: value,
+        };
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting)?;
-        self.armed = until;
+        self.armed_for = until;
         Ok(())
     }
 
-    fn now(&self) -> Duration {
-        self.shared.began.elapsed()
+    fn elapsed(&self) -> Duration {
+        self.shared.started_at.elapsed()
     }
 }
 
-fn copy(packet: &[u8], spare: &mut Vec<Vec<u8>>) -> Vec<u8> {
+fn copy_packet(packet: &[u8], spare: &mut Vec<Vec<u8>>) -> Vec<u8> {
     let mut buffer = spare.pop().unwrap_or_default();
     buffer.clear();
     buffer.extend_from_slice(packet);
@@ -196,6 +247,6 @@ fn copy(packet: &[u8], spare: &mut Vec<Vec<u8>>) -> Vec<u8> {
 }
 
 /// Reads a counter, which sets it to zero.
-fn drain(counter: &OwnedFd) {
+fn drain_event(counter: &OwnedFd) {
     let _ = rustix::io::read(counter, &mut [0_u8; 8]);
 }

@@ -14,14 +14,14 @@ use std::os::unix::fs::MetadataExt;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// The environment variable that holds the mark.
-pub(super) const VARIABLE: &str = "NEARPATH_LAB";
+pub(super) const MARK_VARIABLE: &str = "NEARPATH_LAB";
 
 /// How often it is looked for programs that were started while others were killed.
-const ROUNDS: usize = 20;
+const MAX_KILL_ROUNDS: usize = 20;
 
 /// Names a process that no other process is ever taken for, until the machine starts anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct LabMark {
     /// The inode of the PID namespace.
     pub(super) numbering: u64,
     pub(super) pid: u32,
@@ -29,22 +29,28 @@ pub(super) struct Mark {
     pub(super) started: u64,
 }
 
-impl Mark {
+impl LabMark {
     pub(super) fn of_this_process() -> io::Result<Self> {
         let pid = std::process::id();
-        let started = started(pid).ok_or_else(|| io::Error::other("/proc/self/stat has no start time"))?;
-        Ok(Self { numbering: numbering()?, pid, started })
+        let started = process_start(pid)
+            .ok_or_else(|| io::Error::other("/proc/self/stat has no start time"))?;
+        Ok(Self {
+            numbering: boot_numbering()?,
+            pid,
+            started,
+        })
     }
 
     /// The mark in a process's environment, if it has one and it can be read.
-    fn carried_by(pid: u32) -> Option<Self> {
+    fn of_process(pid: u32) -> Option<Self> {
         let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
         let mut variables = environment.split(|&octet| octet == 0);
-        let value = variables.find_map(|v| v.strip_prefix(VARIABLE.as_bytes())?.strip_prefix(b"="))?;
-        Self::parse(str::from_utf8(value).ok()?)
+        let value =
+            variables.find_map(|v| v.strip_prefix(MARK_VARIABLE.as_bytes())?.strip_prefix(b"="))?;
+        Self::parse_mark(str::from_utf8(value).ok()?)
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    fn parse_mark(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         let mark = Self {
             numbering: parts.next()?.parse().ok()?,
@@ -56,28 +62,30 @@ impl Mark {
 
     /// Whether the process it names is no more. One of another PID namespace cannot be asked for, so it counts as living.
     fn is_dead(self, numbering: u64) -> bool {
-        self.numbering == numbering && started(self.pid) != Some(self.started)
+        self.numbering == numbering && process_start(self.pid) != Some(self.started)
     }
 }
 
-impl fmt::Display for Mark {
+impl fmt::Display for LabMark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.numbering, self.pid, self.started)
     }
 }
 
 /// Kills the programs of labs whose process is dead; returns how many.
-pub(super) fn sweep() -> io::Result<usize> {
-    let numbering = numbering()?;
-    kill_all(|pid| Mark::carried_by(pid).is_some_and(|mark| mark.is_dead(numbering)))
+pub(super) fn sweep_leftovers() -> io::Result<usize> {
+    let numbering = boot_numbering()?;
+    kill_marked(|pid| LabMark::of_process(pid).is_some_and(|mark| mark.is_dead(numbering)))
 }
 
 /// Kills every process in a network namespace, and those that they start meanwhile. This process is spared.
-pub(super) fn clear(namespace: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn clear_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
     let inode = rustix::fs::fstat(namespace)?.st_ino;
-    let inside = |pid: u32| fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|found| found.ino() == inode);
-    for _ in 0..ROUNDS {
-        if kill_all(inside)? == 0 {
+    let inside = |pid: u32| {
+        fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|found| found.ino() == inode)
+    };
+    for _ in 0..MAX_KILL_ROUNDS {
+        if kill_marked(inside)? == 0 {
             return Ok(());
         }
     }
@@ -85,13 +93,17 @@ pub(super) fn clear(namespace: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Kills the processes of which `condemned` is true. It is asked again once the process is held, which cannot be another then.
-fn kill_all(condemned: impl Fn(u32) -> bool) -> io::Result<usize> {
+fn kill_marked(condemned: impl Fn(u32) -> bool) -> io::Result<usize> {
     let mut killed = 0;
-    for pid in processes()?.filter(|&pid| pid != std::process::id() && condemned(pid)) {
-        let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { continue };
-        let Ok(process) = pidfd_open(number, PidfdFlags::empty()) else { continue };
+    for pid in list_processes()?.filter(|&pid| pid != std::process::id() && condemned(pid)) {
+        let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+            continue;
+        };
+        let Ok(process) = pidfd_open(number, PidfdFlags::empty()) else {
+            continue;
+        };
         if condemned(pid) && pidfd_send_signal(process.as_fd(), Signal::KILL).is_ok() {
-            ended(process.as_fd());
+            wait_ended(process.as_fd());
             killed += 1;
         }
     }
@@ -99,23 +111,31 @@ fn kill_all(condemned: impl Fn(u32) -> bool) -> io::Result<usize> {
 }
 
 /// Waits until a killed process is no more than an entry for its parent; at most a second, should the kernel hold it.
-fn ended(process: BorrowedFd<'_>) {
-    let mut event = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
-    let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+fn wait_ended(process: BorrowedFd<'_>) {
+    let mut event = [rustix::event::PollFd::new(
+        &process,
+        rustix::event::PollFlags::IN,
+    )];
+    let second = rustix::event::Timespec {
+        tv_sec: 1,
+        tv_nsec: 0,
+    };
     let _ = rustix::event::poll(&mut event, Some(&second));
 }
 
-fn processes() -> io::Result<impl Iterator<Item = u32>> {
+fn list_processes() -> io::Result<impl Iterator<Item = u32>> {
     let entries = fs::read_dir("/proc")?;
-    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
+    Ok(entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
 }
 
-fn numbering() -> io::Result<u64> {
+fn boot_numbering() -> io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
 /// The 22nd field of `/proc/PID/stat`. The second is the program's name, in brackets, and may hold anything.
-fn started(pid: u32) -> Option<u64> {
+fn process_start(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after_name) = text.rsplit_once(')')?;
     after_name.split_ascii_whitespace().nth(19)?.parse().ok()
@@ -128,13 +148,18 @@ mod tests {
     use super::*;
 
     /// A process that carries `mark` and ends with its input.
-    fn marked(mark: Mark) -> Child {
+    fn marked_process(mark: LabMark) -> Child {
         let mut command = Command::new("cat");
-        command.env(VARIABLE, mark.to_string()).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+        command
+            .env(MARK_VARIABLE, mark.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
     }
 
     /// The number of a process that has ended, and been taken note of.
-    fn dead() -> u32 {
+    fn dead_mark() -> u32 {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         child.id()
@@ -142,16 +167,36 @@ mod tests {
 
     #[test]
     fn what_a_dead_process_left_is_killed_and_a_living_ones_is_not() {
-        let living = Mark::of_this_process().unwrap();
-        let reused = Mark { started: living.started + 1, ..living };
-        let elsewhere = Mark { numbering: living.numbering + 1, pid: dead(), ..living };
-        let mut spared = [living, elsewhere].map(marked);
-        let mut condemned = [Mark { pid: dead(), ..living }, reused].map(marked);
-        while condemned.iter_mut().any(|child| child.try_wait().unwrap().is_none()) {
-            sweep().unwrap(); // a child has its environment only some time after its start
+        let living = LabMark::of_this_process().unwrap();
+        let reused = LabMark {
+            started: living.started + 1,
+            ..living
+        };
+        let elsewhere = LabMark {
+            numbering: living.numbering + 1,
+            pid: dead_mark(),
+            ..living
+        };
+        let mut spared = [living, elsewhere].map(marked_process);
+        let mut condemned = [
+            LabMark {
+                pid: dead_mark(),
+                ..living
+            },
+            reused,
+        ]
+        .map(marked_process);
+        while condemned
+            .iter_mut()
+            .any(|child| child.try_wait().unwrap().is_none())
+        {
+            sweep_leftovers().unwrap(); // a child has its environment only some time after its start
         }
         for child in &mut spared {
-            assert!(child.try_wait().unwrap().is_none(), "a living run's program was killed");
+            assert!(
+                child.try_wait().unwrap().is_none(),
+                "a living run's program was killed"
+            );
             drop(child.stdin.take());
             assert!(child.wait().unwrap().success());
         }
@@ -159,8 +204,19 @@ mod tests {
 
     #[test]
     fn marks_are_read_as_written() {
-        let mark = Mark { numbering: 1, pid: 2, started: 3 };
-        assert_eq!(Mark::parse(&mark.to_string()), Some(mark));
-        assert_eq!([Mark::parse("1.2"), Mark::parse("1.2.3.4"), Mark::parse("")], [None; 3]);
+        let mark = LabMark {
+            numbering: 1,
+            pid: 2,
+            started: 3,
+        };
+        assert_eq!(LabMark::parse_mark(&mark.to_string()), Some(mark));
+        assert_eq!(
+            [
+                LabMark::parse_mark("1.2"),
+                LabMark::parse_mark("1.2.3.4"),
+                LabMark::parse_mark("")
+            ],
+            [None; 3]
+        );
     }
 }

@@ -4,129 +4,152 @@ use std::hash::Hasher;
 use std::io;
 use std::time::Duration;
 
-use nearpath_p2p::driver::{Introduction, Ports, Settings, Verdict};
-use nearpath_p2p::link::{Known, Link, connect};
-use nearpath_p2p::migrate::{Place, Places, Relay};
+use nearpath_p2p::driver::{DriverSettings, LocalPorts, PeerIntroduction, SearchOutcome};
+use nearpath_p2p::link::{LinkStatus, P2pLink, connect_link};
+use nearpath_p2p::migrate::{RelayConnection, StreamPath, StreamPaths};
 use nearpath_p2p::punch::Transport;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 
 use super::introduction::side_of;
 
 /// Nobody hangs.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What went through a link in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bytes {
+pub struct ByteSummary {
     count: usize,
     hash: u64,
 }
 
 /// How it went.
 #[derive(Debug)]
-pub struct Went {
-    pub verdict: Verdict,
-    pub places: Places,
-    pub sent: Bytes,
-    pub came: Bytes,
+pub struct ExchangeResult {
+    pub verdict: SearchOutcome,
+    pub migration_points: StreamPaths,
+    pub sent: ByteSummary,
+    pub received: ByteSummary,
 }
 
-pub fn settings() -> Settings {
-    let mut settings = Settings::default();
-    settings.agent.patience = Duration::from_secs(3); // nothing in the lab is far away
+pub fn migration_settings() -> DriverSettings {
+    let mut settings = DriverSettings::default();
+    settings.agent.search_timeout = Duration::from_secs(3); // nothing in the lab is far away
     settings
 }
 
-pub async fn run(
-    introduction: Introduction,
-    relay: Option<Box<dyn Relay>>,
+pub async fn run_exchange(
+    introduction: PeerIntroduction,
+    relay: Option<Box<dyn RelayConnection>>,
     transports: &[Transport],
     rest: usize,
-    settings: Settings,
-) -> io::Result<Went> {
+    settings: DriverSettings,
+) -> io::Result<ExchangeResult> {
     let side = side_of(&introduction);
-    let link = connect(Ports::bind(transports)?, introduction, side, relay, settings);
+    let link = connect_link(
+        LocalPorts::bind(transports)?,
+        introduction,
+        side,
+        relay,
+        settings,
+    );
     let seed = std::process::id().into();
-    tokio::time::timeout(DEADLINE, async { exchange(link.await?, rest, seed).await }).await?
+    tokio::time::timeout(EXCHANGE_TIMEOUT, async {
+        exchange_bytes(link.await?, rest, seed).await
+    })
+    .await?
 }
 
-pub async fn exchange(link: Link, rest: usize, seed: u64) -> io::Result<Went> {
-    let known = link.known().clone();
+pub async fn exchange_bytes(link: P2pLink, rest: usize, seed: u64) -> io::Result<ExchangeResult> {
+    let known = link.status().clone();
     let (read, write) = split(link);
     let ((came, read), (sent, places, write)) =
         tokio::try_join!(read_all(read), write_all(write, known.clone(), rest, seed))?;
     read.unsplit(write).close().await?;
-    Ok(Went { verdict: *known.verdict.borrow(), places, sent, came })
+    Ok(ExchangeResult {
+        verdict: *known.outcome.borrow(),
+        migration_points: places,
+        sent,
+        received: came,
+    })
 }
 
-async fn read_all(mut read: ReadHalf<Link>) -> io::Result<(Bytes, ReadHalf<Link>)> {
-    let (mut bytes, mut piece) = (Sum::default(), vec![0; 64 << 10]);
+async fn read_all(mut read: ReadHalf<P2pLink>) -> io::Result<(ByteSummary, ReadHalf<P2pLink>)> {
+    let (mut bytes, mut piece) = (RunningHash::default(), vec![0; 64 << 10]);
     loop {
         match read.read(&mut piece).await? {
-            0 => return Ok((bytes.bytes(), read)),
-            n => bytes.add(&piece[..n]),
+            0 => return Ok((bytes.summary(), read)),
+            n => bytes.add_bytes(&piece[..n]),
         }
     }
 }
 
 /// Small pieces while nobody knows how, so that the way moves between them; so many bytes more after that.
 async fn write_all(
-    mut write: WriteHalf<Link>,
-    known: Known,
+    mut write: WriteHalf<P2pLink>,
+    known: LinkStatus,
     rest: usize,
     seed: u64,
-) -> io::Result<(Bytes, Places, WriteHalf<Link>)> {
-    let (mut bytes, mut random) = (Sum::default(), fastrand::Rng::with_seed(seed));
+) -> io::Result<(ByteSummary, StreamPaths, WriteHalf<P2pLink>)> {
+    let (mut bytes, mut random) = (RunningHash::default(), fastrand::Rng::with_seed(seed));
     while !is_decided(&known) {
-        write_piece(&mut write, &mut bytes, &mut random, 3000).await?;
+        write_chunk(&mut write, &mut bytes, &mut random, 3000).await?;
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let places = *known.places.borrow();
+    let places = *known.paths.borrow();
     let enough = bytes.count + rest;
     while bytes.count < enough {
-        write_piece(&mut write, &mut bytes, &mut random, 100_000).await?;
+        write_chunk(&mut write, &mut bytes, &mut random, 100_000).await?;
     }
     write.shutdown().await?;
-    Ok((bytes.bytes(), places, write))
+    Ok((bytes.summary(), places, write))
 }
 
-async fn write_piece(
-    write: &mut WriteHalf<Link>,
-    bytes: &mut Sum,
+async fn write_chunk(
+    write: &mut WriteHalf<P2pLink>,
+    bytes: &mut RunningHash,
     random: &mut fastrand::Rng,
-    most: usize,
+    max: usize,
 ) -> io::Result<()> {
-    let mut piece = vec![0; random.usize(1..most)];
+    let mut piece = vec![0; random.usize(1..max)];
     random.fill(&mut piece);
-    bytes.add(&piece);
+    bytes.add_bytes(&piece);
     write.write_all(&piece).await?;
     write.flush().await
 }
 
-fn is_decided(known: &Known) -> bool {
-    let places = *known.places.borrow();
-    match *known.verdict.borrow() {
-        Verdict::Unneeded | Verdict::Looking => false,
-        Verdict::Direct { .. } => places == Places { out: Place::Direct, inward: Place::Direct },
-        Verdict::Relayed(_) | Verdict::Ended(_) => true,
+fn is_decided(known: &LinkStatus) -> bool {
+    let places = *known.paths.borrow();
+    match *known.outcome.borrow() {
+        SearchOutcome::NotNeeded | SearchOutcome::Searching => false,
+        SearchOutcome::Direct { .. } => {
+            places
+                == StreamPaths {
+                    outgoing: StreamPath::Direct,
+                    incoming: StreamPath::Direct,
+                }
+        }
+        SearchOutcome::Relayed(_) | SearchOutcome::Failed(_) => true,
     }
 }
 
 /// Counts and hashes bytes, however they are cut.
 #[derive(Default)]
-struct Sum {
+struct RunningHash {
     hash: std::hash::DefaultHasher,
     count: usize,
 }
 
-impl Sum {
-    fn add(&mut self, bytes: &[u8]) {
+impl RunningHash {
+    fn add_bytes(&mut self, bytes: &[u8]) {
         // One by one: this hasher takes the cuts into account.
         bytes.iter().for_each(|byte| self.hash.write_u8(*byte));
         self.count += bytes.len();
     }
 
-    fn bytes(&self) -> Bytes {
-        Bytes { count: self.count, hash: self.hash.finish() }
+    fn summary(&self) -> ByteSummary {
+        ByteSummary {
+            count: self.count,
+            hash: self.hash.finish(),
+        }
     }
 }

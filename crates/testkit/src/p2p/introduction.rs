@@ -5,58 +5,77 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::lab::Node;
-use crate::lab::nat::{Family, Internet, Pair};
+use crate::lab::LabNode;
+use crate::lab::nat::{IpFamily, LabInternet, NatPair};
 use nearpath_ca::Authority;
-use nearpath_p2p::driver::{Ask, Introduction, Line, Observers};
-use nearpath_p2p::handshake::Side;
-use nearpath_p2p::punch::session::{Grant, Role, Session};
+use nearpath_p2p::driver::{BindingProtocol, ObserverSet, PeerIntroduction, SignalingChannel};
+use nearpath_p2p::handshake::HandshakeRole;
+use nearpath_p2p::punch::session::{PunchGrant, PunchSession, SessionRole};
 use nearpath_types::SpiffeId;
-use nearpath_wire::identity::{Credentials, Request, Trust};
-use nearpath_wire::pair::{self, name_of};
+use nearpath_wire::identity::{CertificateRequest, Credentials, Trust};
+use nearpath_wire::p2p_tls::{self, worker_dns_name};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 
-const PORT: u16 = 3478;
-const HOUR: Duration = Duration::from_secs(3600);
+const OBSERVER_PORT: u16 = 3478;
+const CERTIFICATE_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// Asks with a mark, and reads an address as text.
 #[derive(Debug)]
-struct AsText;
+struct TextProbe;
 
-impl Ask for AsText {
-    fn question(&self) -> Vec<u8> {
+impl BindingProtocol for TextProbe {
+    fn request(&self) -> Vec<u8> {
         b"where am I?".to_vec()
     }
 
-    fn answer(&self, bytes: &[u8]) -> Option<SocketAddr> {
-        std::str::from_utf8(bytes).ok()?.strip_suffix('!')?.parse().ok()
+    fn parse_response(&self, bytes: &[u8]) -> Option<SocketAddr> {
+        std::str::from_utf8(bytes)
+            .ok()?
+            .strip_suffix('!')?
+            .parse()
+            .ok()
     }
 }
 
 /// The part of the rendezvous that sees addresses. It ends with this value.
-pub struct Watching {
-    pub observers: Observers,
+pub struct LabObservers {
+    pub observers: ObserverSet,
     _end: oneshot::Sender<()>,
 }
 
-impl Watching {
-    pub fn begin(internet: &Internet) -> Self {
+impl LabObservers {
+    pub fn start(internet: &LabInternet) -> Self {
         let (end, ended) = oneshot::channel();
-        let addresses = [Family::V4, Family::V6].map(|family| (internet.addresses(family)[0], PORT).into());
+        let addresses = [IpFamily::V4, IpFamily::V6]
+            .map(|family| (internet.rendezvous_addresses(family)[0], OBSERVER_PORT).into());
         let (ready, is_ready) = std::sync::mpsc::channel();
         let node = internet.rendezvous.clone();
-        thread::spawn(move || node.enter(|| on_a_runtime(watch(addresses, ready, ended))));
+        thread::spawn(move || node.enter(|| block_on(run_observers(addresses, ready, ended))));
         is_ready.recv().unwrap();
         let all = addresses.to_vec();
-        Self { observers: Observers { udp: all.clone(), tcp: all, ask: Arc::new(AsText) }, _end: end }
+        Self {
+            observers: ObserverSet {
+                udp: all.clone(),
+                tcp: all,
+                protocol: Arc::new(TextProbe),
+            },
+            _end: end,
+        }
     }
 }
 
-async fn watch(addresses: [SocketAddr; 2], ready: std::sync::mpsc::Sender<()>, ended: oneshot::Receiver<()>) {
+async fn run_observers(
+    addresses: [SocketAddr; 2],
+    ready: std::sync::mpsc::Sender<()>,
+    ended: oneshot::Receiver<()>,
+) {
     let mut tasks = tokio::task::JoinSet::new();
     for addr in addresses {
-        let (udp, tcp) = (tokio::net::UdpSocket::bind(addr).await, tokio::net::TcpListener::bind(addr).await);
+        let (udp, tcp) = (
+            tokio::net::UdpSocket::bind(addr).await,
+            tokio::net::TcpListener::bind(addr).await,
+        );
         let (udp, tcp) = (udp.unwrap(), tcp.unwrap());
         tasks.spawn(async move {
             let mut bytes = [0; 64];
@@ -77,46 +96,86 @@ async fn watch(addresses: [SocketAddr; 2], ready: std::sync::mpsc::Sender<()>, e
     let _ = ended.await;
 }
 
-pub fn on_a_runtime<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+pub fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(work)
 }
 
-pub fn machines(pair: &Pair) -> [&Node; 2] {
-    [&pair.first.machine().node, &pair.second.machine().node]
+pub fn pair_machines(pair: &NatPair) -> [&LabNode; 2] {
+    [
+        &pair.first.first_machine().node,
+        &pair.second.first_machine().node,
+    ]
 }
 
 /// Both sides' introductions; the first one leads.
-pub fn introduce(observers: &Observers) -> [Introduction; 2] {
-    let [first, second] = ["a", "b"].map(|node| SpiffeId::gateway("test", node));
-    let authority = Authority::new("test", SystemTime::now(), HOUR).unwrap();
+pub fn introduce_pair(observers: &ObserverSet) -> [PeerIntroduction; 2] {
+    let [first, second] = ["a", "b"].map(|node| SpiffeId::for_gateway("test", node));
+    let authority = Authority::new("test", SystemTime::now(), CERTIFICATE_LIFETIME).unwrap();
     introduce_as(observers, [&first, &second], [&authority, &authority])
 }
 
 /// Who leads has called.
-pub fn side_of(introduction: &Introduction) -> Side {
+pub fn side_of(introduction: &PeerIntroduction) -> HandshakeRole {
     match introduction.session.role {
-        Role::Leader => Side::Caller(None),
-        Role::Follower => Side::Called,
+        SessionRole::Leader => HandshakeRole::Caller(None),
+        SessionRole::Follower => HandshakeRole::Callee,
     }
 }
 
 /// The same, for certificates that these authorities give.
-pub fn introduce_as(observers: &Observers, ids: [&SpiffeId; 2], authorities: [&Authority; 2]) -> [Introduction; 2] {
-    let grant = Grant { id: [7; 16], secret: [9; 32], expires: 4_000_000_000 };
+pub fn introduce_as(
+    observers: &ObserverSet,
+    ids: [&SpiffeId; 2],
+    authorities: [&Authority; 2],
+) -> [PeerIntroduction; 2] {
+    let grant = PunchGrant {
+        id: [7; 16],
+        secret: [9; 32],
+        expires: 4_000_000_000,
+    };
     let trust = Trust::new("test", &[authorities[0].certificate().clone()]).unwrap();
     let ((a, from_a), (b, from_b)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-    let lines = [Line { tell: a, told: from_b }, Line { tell: b, told: from_a }];
+    let lines = [
+        SignalingChannel {
+            outgoing: a,
+            incoming: from_b,
+        },
+        SignalingChannel {
+            outgoing: b,
+            incoming: from_a,
+        },
+    ];
     let mut sides = lines.into_iter().zip([0, 1]).map(|(line, at)| {
         let (me, peer) = (ids[at], ids[1 - at]);
-        let session = Session::new(&grant, me, peer, Instant::now() + HOUR).unwrap();
-        let pair = pair::Pair::new(&credentials(authorities[at], me), &trust, peer.clone()).unwrap();
-        Introduction { session, line, observers: observers.clone(), pair: Arc::new(pair) }
+        let session =
+            PunchSession::new(&grant, me, peer, Instant::now() + CERTIFICATE_LIFETIME).unwrap();
+        let pair =
+            p2p_tls::PeerTlsConfig::new(&credentials(authorities[at], me), &trust, peer.clone())
+                .unwrap();
+        PeerIntroduction {
+            session,
+            signaling: line,
+            observers: observers.clone(),
+            pair: Arc::new(pair),
+        }
     });
     [sides.next().unwrap(), sides.next().unwrap()]
 }
 
 pub fn credentials(authority: &Authority, id: &SpiffeId) -> Credentials {
-    let (request, name) = (Request::new().unwrap(), name_of(id));
-    let issued = authority.issue(request.csr(), id, &name, SystemTime::now(), HOUR).unwrap();
-    request.complete(id.clone(), name, issued)
+    let (request, name) = (CertificateRequest::new().unwrap(), worker_dns_name(id));
+    let issued = authority
+        .issue(
+            request.csr(),
+            id,
+            &name,
+            SystemTime::now(),
+            CERTIFICATE_LIFETIME,
+        )
+        .unwrap();
+    request.into_credentials(id.clone(), name, issued)
 }

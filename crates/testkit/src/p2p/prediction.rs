@@ -1,28 +1,37 @@
 //! What the lab's kinds are in the machine's words, and which of them can meet.
 
-use crate::lab::nat::{self, Family, Kind};
+use crate::lab::nat::{self, IpFamily, NatKind};
 use nearpath_p2p::punch::Transport;
-use nearpath_p2p::punch::nat::{Behaviour, Between, Filtering, Mapping, can};
+use nearpath_p2p::punch::nat::{
+    Behaviour, FilteringBehaviour, MappingBehaviour, NatRelation, can_connect,
+};
 
-pub fn behaviour(kind: Kind, family: Family) -> Option<Behaviour> {
-    let (translates, mapping) = match kind.mapping(family)? {
-        nat::Mapping::Unchanged => (false, Mapping::Independent),
-        nat::Mapping::EndpointIndependent => (true, Mapping::Independent),
-        nat::Mapping::AddressDependent => (true, Mapping::Address),
-        nat::Mapping::AddressAndPortDependent => (true, Mapping::AddressAndPort),
+pub fn nat_behaviour(kind: NatKind, family: IpFamily) -> Option<Behaviour> {
+    let (translates, mapping) = match kind.mapping_of(family)? {
+        nat::LabMapping::Unchanged => (false, MappingBehaviour::EndpointIndependent),
+        nat::LabMapping::EndpointIndependent => (true, MappingBehaviour::EndpointIndependent),
+        nat::LabMapping::AddressDependent => (true, MappingBehaviour::AddressDependent),
+        nat::LabMapping::AddressAndPortDependent => {
+            (true, MappingBehaviour::AddressAndPortDependent)
+        }
     };
-    let filtering = match kind.filtering(family)? {
-        nat::Filtering::EndpointIndependent => Filtering::Independent,
-        nat::Filtering::AddressDependent => Filtering::Address,
-        nat::Filtering::AddressAndPortDependent => Filtering::AddressAndPort,
+    let filtering = match kind.filtering_of(family)? {
+        nat::LabFiltering::EndpointIndependent => FilteringBehaviour::EndpointIndependent,
+        nat::LabFiltering::AddressDependent => FilteringBehaviour::AddressDependent,
+        nat::LabFiltering::AddressAndPortDependent => FilteringBehaviour::AddressAndPortDependent,
     };
-    Some(Behaviour { translates, udp: kind.passes_udp(), ..Behaviour::nat(mapping, filtering) })
+    Some(Behaviour {
+        translates,
+        udp: kind.passes_udp(),
+        ..Behaviour::nat(mapping, filtering)
+    })
 }
 
 /// Whether two sites can meet over a transport, in any family that both have.
-pub fn permits(kinds: [Kind; 2], transport: Transport) -> bool {
-    [Family::V4, Family::V6].into_iter().any(|family| {
-        let [a, b] = kinds.map(|kind| behaviour(kind, family));
-        a.zip(b).is_some_and(|(a, b)| can(&a, &b, Between::Apart, transport))
+pub fn permits_direct(kinds: [NatKind; 2], transport: Transport) -> bool {
+    [IpFamily::V4, IpFamily::V6].into_iter().any(|family| {
+        let [a, b] = kinds.map(|kind| nat_behaviour(kind, family));
+        a.zip(b)
+            .is_some_and(|(a, b)| can_connect(&a, &b, NatRelation::Apart, transport))
     })
 }

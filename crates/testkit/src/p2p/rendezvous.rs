@@ -4,61 +4,103 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::lab::nat::{Family, Internet};
-use nearpath_daemon::drain::{self, Trigger};
-use nearpath_daemon::metrics::Registry;
-use nearpath_p2p::control::{self, Heard, Line};
-use nearpath_p2p::message::Pass;
-use nearpath_p2p::ticket::{Key, Ticket};
-use nearpath_rendezvous::{Limits, Place, Rendezvous};
+use crate::lab::nat::{IpFamily, LabInternet};
+use nearpath_daemon::drain::{self, DrainTrigger};
+use nearpath_daemon::metrics::MetricsRegistry;
+use nearpath_p2p::control::{self, ControlConnection, ControlEvent};
+use nearpath_p2p::message::SignedToken;
+use nearpath_p2p::ticket::{RendezvousKey, WorkerTicket};
+use nearpath_rendezvous::{ObserverBinding, RendezvousLimits, RunningRendezvous};
 use nearpath_types::SpiffeId;
 use rustls::ServerConfig;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::Receiver;
 
 /// Runs on a runtime of its own, so that it can be killed.
-pub struct House {
-    pub rendezvous: Rendezvous,
-    pub key: Key,
-    pub registry: Registry,
-    trigger: Option<Trigger>,
+pub struct TestRendezvous {
+    pub rendezvous: RunningRendezvous,
+    pub key: RendezvousKey,
+    pub registry: MetricsRegistry,
+    trigger: Option<DrainTrigger>,
     runtime: Option<Runtime>,
 }
 
-impl House {
+impl TestRendezvous {
     /// On loopback.
-    pub fn start(limits: Limits) -> Self {
+    pub fn start(limits: RendezvousLimits) -> Self {
         Self::start_at("127.0.0.1:0".parse().unwrap(), limits)
     }
 
-    pub fn start_at(addr: SocketAddr, limits: Limits) -> Self {
+    pub fn start_at(addr: SocketAddr, limits: RendezvousLimits) -> Self {
         Self::start_with(addr, None, limits)
     }
 
-    pub fn start_with(addr: SocketAddr, tls: Option<Arc<ServerConfig>>, limits: Limits) -> Self {
-        Self::observing(addr, &[SocketAddr::new(addr.ip(), 0)], tls, limits)
+    pub fn start_with(
+        addr: SocketAddr,
+        tls: Option<Arc<ServerConfig>>,
+        limits: RendezvousLimits,
+    ) -> Self {
+        Self::start_observing(addr, &[SocketAddr::new(addr.ip(), 0)], tls, limits)
     }
 
     /// On the rendezvous' machine of an internet, with an observer on each of its addresses of a family.
-    pub fn on(internet: &Internet, family: Family) -> Self {
-        let [first, second] = internet.addresses(family);
+    pub fn start_on(internet: &LabInternet, family: IpFamily) -> Self {
+        let [first, second] = internet.rendezvous_addresses(family);
         let observers = [first, second].map(|ip| SocketAddr::new(ip, 3478));
         // Threads that are begun on the machine stay there.
-        internet.rendezvous.enter(|| Self::observing((first, 8443).into(), &observers, None, Limits::default()))
+        internet.rendezvous.enter(|| {
+            Self::start_observing(
+                (first, 8443).into(),
+                &observers,
+                None,
+                RendezvousLimits::default(),
+            )
+        })
     }
 
-    fn observing(addr: SocketAddr, observers: &[SocketAddr], tls: Option<Arc<ServerConfig>>, limits: Limits) -> Self {
-        let key = Key::new([5; 32]);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    fn start_observing(
+        addr: SocketAddr,
+        observers: &[SocketAddr],
+        tls: Option<Arc<ServerConfig>>,
+        limits: RendezvousLimits,
+    ) -> Self {
+        let key = RendezvousKey::new([5; 32]);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let inside = runtime.enter();
-        let listener = nearpath_wire::bind::bind(addr, 1).unwrap().pop().unwrap();
+        let listener = nearpath_wire::sockets::bind_tcp(addr, 1)
+            .unwrap()
+            .pop()
+            .unwrap();
         let (trigger, drain) = drain::channel();
-        let observers = observers.iter().map(|bind| Place { bind: *bind, public: None }).collect();
-        let settings = nearpath_rendezvous::Settings { key: key.clone(), listener, tls, observers, limits, drain };
-        let registry = Registry::default();
-        let rendezvous = nearpath_rendezvous::start(settings, &registry).unwrap();
+        let observers = observers
+            .iter()
+            .map(|bind| ObserverBinding {
+                bind: *bind,
+                public: None,
+            })
+            .collect();
+        let settings = nearpath_rendezvous::RendezvousSettings {
+            key: key.clone(),
+            listener,
+            tls,
+            observers,
+            limits,
+            drain,
+        };
+        let registry = MetricsRegistry::default();
+        let rendezvous = nearpath_rendezvous::start_rendezvous(settings, &registry).unwrap();
         drop(inside);
-        Self { rendezvous, key, registry, trigger: Some(trigger), runtime: Some(runtime) }
+        Self {
+            rendezvous,
+            key,
+            registry,
+            trigger: Some(trigger),
+            runtime: Some(runtime),
+        }
     }
 
     /// Begins the drain; ready when everybody has gone.
@@ -66,86 +108,113 @@ impl House {
         self.trigger.take().unwrap().drain()
     }
 
-    pub fn ticket(&self, job: &str, name: &str) -> Pass {
-        self.ticket_until(job, name, now() + 3600)
+    pub fn ticket(&self, job: &str, name: &str) -> SignedToken {
+        self.ticket_until(job, name, unix_seconds() + 3600)
     }
 
-    pub fn ticket_until(&self, job: &str, name: &str, until: u64) -> Pass {
-        self.admit(job, id(name), name == "leader", until)
+    pub fn ticket_until(&self, job: &str, name: &str, until: u64) -> SignedToken {
+        self.issue_ticket(job, worker_id(name), name == "leader", until)
     }
 
-    pub fn admit(&self, job: &str, you: SpiffeId, leader: bool, until: u64) -> Pass {
-        Ticket { you, job: job.parse().unwrap(), leader, until }.mint(&self.key)
+    pub fn issue_ticket(&self, job: &str, you: SpiffeId, leader: bool, until: u64) -> SignedToken {
+        WorkerTicket {
+            you,
+            job: job.parse().unwrap(),
+            leader,
+            until,
+        }
+        .mint(&self.key)
     }
 
-    pub fn settings(&self, ticket: Pass) -> control::Settings {
-        control::Settings { place: format!("ws://{}", self.rendezvous.addr).parse().unwrap(), ticket, tls: None }
+    pub fn control_settings(&self, ticket: SignedToken) -> control::ControlSettings {
+        control::ControlSettings {
+            url: format!("ws://{}", self.rendezvous.addr).parse().unwrap(),
+            ticket,
+            tls: None,
+        }
     }
 
     /// A worker with its line.
-    pub async fn worker(&self, job: &str, name: &str) -> Worker {
-        let settings = self.settings(self.ticket(job, name));
-        let (line, mut heard) = Line::open(settings.clone());
-        assert!(matches!(next(&mut heard).await, Heard::Here(_)));
-        Worker { line, heard, settings }
+    pub async fn connect_worker(&self, job: &str, name: &str) -> TestWorker {
+        let settings = self.control_settings(self.ticket(job, name));
+        let (line, mut events) = ControlConnection::open(settings.clone());
+        assert!(matches!(
+            next_event(&mut events).await,
+            ControlEvent::Connected(_)
+        ));
+        TestWorker {
+            connection: line,
+            events,
+            settings,
+        }
     }
 
     /// The value of a metric.
-    pub fn metric(&self, name: &str) -> u64 {
+    pub fn metric_value(&self, name: &str) -> u64 {
         let text = self.registry.encode();
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {text}"))
+            .parse()
+            .unwrap()
     }
 }
 
-impl Drop for House {
+impl Drop for TestRendezvous {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             // Its sockets are closed when this returns; a runtime may not wait for another one on its own thread.
-            let closed = std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(5))).join();
+            let closed =
+                std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(5))).join();
             assert!(closed.is_ok() || std::thread::panicking());
         }
     }
 }
 
-pub struct Worker {
-    pub line: Line,
-    pub heard: Receiver<Heard>,
-    pub settings: control::Settings,
+pub struct TestWorker {
+    pub connection: ControlConnection,
+    pub events: Receiver<ControlEvent>,
+    pub settings: control::ControlSettings,
 }
 
-impl Worker {
-    pub async fn next(&mut self) -> Heard {
-        next(&mut self.heard).await
+impl TestWorker {
+    pub async fn next_event(&mut self) -> ControlEvent {
+        next_event(&mut self.events).await
     }
 
     /// Somebody's call.
-    pub async fn called(&mut self) -> control::Meeting {
-        match self.next().await {
-            Heard::Called(meeting) => meeting,
+    pub async fn next_call(&mut self) -> control::PeerSession {
+        match self.next_event().await {
+            ControlEvent::IncomingCall(meeting) => meeting,
             other => panic!("no call: {other:?}"),
         }
     }
 }
 
-pub async fn next(heard: &mut Receiver<Heard>) -> Heard {
-    crate::within(heard.recv()).await.expect("the line's task runs")
+pub async fn next_event(events: &mut Receiver<ControlEvent>) -> ControlEvent {
+    crate::within(events.recv())
+        .await
+        .expect("the line's task runs")
 }
 
 /// Whom a test calls so.
-pub fn id(name: &str) -> SpiffeId {
-    SpiffeId::gateway("job", name)
+pub fn worker_id(name: &str) -> SpiffeId {
+    SpiffeId::for_gateway("job", name)
 }
 
 /// Seconds since 1970.
-pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+pub fn unix_seconds() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs()
 }
 
-pub const SOON: Duration = Duration::from_secs(20);
+pub const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A port that is free now.
-pub fn free() -> SocketAddr {
+pub fn free_port() -> SocketAddr {
     let addr = crate::free_addr();
     drop(TcpListener::bind(addr).unwrap());
     addr

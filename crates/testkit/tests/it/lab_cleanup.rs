@@ -5,34 +5,41 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nearpath_testkit::lab::{Cable, Lab, Link, Node};
+use nearpath_testkit::lab::{LabLink, LabNode, LinkConditions, NetworkLab};
 use nearpath_testkit::need_root;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const MS: Duration = Duration::from_millis(1);
 
 /// A node and its cable to another.
-fn small_lab() -> (Lab, Node, Cable) {
-    let mut lab = Lab::new().unwrap();
-    let (near, far) = (lab.node("near").unwrap(), lab.node("far").unwrap());
-    let cable = lab.link(&near, &far, &Link::default()).unwrap();
-    (lab, near, cable)
+fn small_lab() -> (NetworkLab, LabNode, LabLink) {
+    let mut lab = NetworkLab::new().unwrap();
+    let (near, far) = (lab.add_node("near").unwrap(), lab.add_node("far").unwrap());
+    let lab_link = lab
+        .connect_nodes(&near, &far, &LinkConditions::default())
+        .unwrap();
+    (lab, near, lab_link)
 }
 
 #[test]
 fn dropping_a_lab_ends_the_programs_in_it() {
     need_root!();
-    let (lab, node, cable) = small_lab();
+    let (lab, node, lab_link) = small_lab();
     // In a session of its own and with no environment left, as a daemon may be.
     let mut command = Command::new("setsid");
-    command.args(["env", "-i", "sleep", "1000"]).stdin(Stdio::null());
+    command
+        .args(["env", "-i", "sleep", "1000"])
+        .stdin(Stdio::null());
     let mut child = node.spawn(&mut command).unwrap();
-    let device = cable.first().device.clone();
-    assert!(node.devices().unwrap().device_index(&device).is_ok());
+    let device = lab_link.first_end().device.clone();
+    assert!(node.open_devices().unwrap().device_index(&device).is_ok());
     drop(lab);
     assert!(!child.wait().unwrap().success(), "killed, not ended");
-    drop(cable);
-    assert!(node.devices().unwrap().device_index(&device).is_err(), "the device is gone, too");
+    drop(lab_link);
+    assert!(
+        node.open_devices().unwrap().device_index(&device).is_err(),
+        "the device is gone, too"
+    );
 }
 
 #[test]
@@ -40,14 +47,26 @@ fn what_a_killed_run_leaves_is_swept_by_the_next() {
     need_root!();
     let test = std::env::current_exe().unwrap();
     let mut run = Command::new(&test);
-    run.args(["--exact", "lab_cleanup::helper_that_is_killed", "--ignored", "--nocapture"]);
+    run.args([
+        "--exact",
+        "lab_cleanup::helper_that_is_killed",
+        "--ignored",
+        "--nocapture",
+    ]);
     let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
     let program = program_of(run.stdout.as_mut().unwrap());
     run.kill().unwrap();
     run.wait().unwrap();
     // From here on any lab that is started on this machine may do what the next one of ours does at the latest.
     let mut next = Command::new(&test);
-    let next = next.args(["--exact", "lab_cleanup::helper_that_starts_a_lab", "--ignored"]).output().unwrap();
+    let next = next
+        .args([
+            "--exact",
+            "lab_cleanup::helper_that_starts_a_lab",
+            "--ignored",
+        ])
+        .output()
+        .unwrap();
     assert!(next.status.success());
     let start = Instant::now();
     while lives(program) {
@@ -60,20 +79,32 @@ fn what_a_killed_run_leaves_is_swept_by_the_next() {
 fn program_of(out: &mut impl Read) -> u32 {
     let lines = io::BufRead::lines(io::BufReader::new(out)).map(Result::unwrap);
     let mut found = lines.filter_map(|line| line.split_once("program ")?.1.trim().parse().ok());
-    found.next().expect("the helper prints the number of its program")
+    found
+        .next()
+        .expect("the helper prints the number of its program")
 }
 
 fn lives(pid: u32) -> bool {
     // A process that nobody waited for yet is a zombie: Z after its name in brackets.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    stat.is_ok_and(|text| text.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z')))
+    stat.is_ok_and(|text| {
+        text.rsplit_once(')')
+            .is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+    })
 }
 
 #[test]
 #[ignore = "a helper: run by what_a_killed_run_leaves_is_swept_by_the_next"]
 fn helper_that_is_killed() {
     let (_lab, node, _cable) = small_lab();
-    let mut child = node.spawn(Command::new("sleep").arg("1000").stdin(Stdio::null()).stderr(Stdio::null())).unwrap();
+    let mut child = node
+        .spawn(
+            Command::new("sleep")
+                .arg("1000")
+                .stdin(Stdio::null())
+                .stderr(Stdio::null()),
+        )
+        .unwrap();
     println!("program {}", child.id());
     child.wait().unwrap();
 }
@@ -81,5 +112,5 @@ fn helper_that_is_killed() {
 #[test]
 #[ignore = "a helper: run by what_a_killed_run_leaves_is_swept_by_the_next"]
 fn helper_that_starts_a_lab() {
-    Lab::new().unwrap();
+    NetworkLab::new().unwrap();
 }

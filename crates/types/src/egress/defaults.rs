@@ -2,36 +2,42 @@
 
 use std::time::Duration;
 
-use super::{Egress, Host, Mode, Protocol, Shared, Tls, Writes};
+use super::{
+    EgressHost, EgressProtocol, EgressSpec, EgressTls, PoolingMode, SharingScope, WriteMode,
+};
 
 /// Ports at which the server speaks first: FTP, SSH, SMTP, POP3, IMAP, submission of mail, MySQL. A connection kept open there has its greeting
 /// waiting, and grows old.
-const SERVER_FIRST: [u16; 7] = [21, 22, 25, 110, 143, 587, 3306];
+const SERVER_FIRST_PORTS: [u16; 7] = [21, 22, 25, 110, 143, 587, 3306];
 /// How long the node goes on delivering what a function left to it.
-pub(super) const FLUSH: Duration = Duration::from_secs(10);
+pub(super) const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most kept open for nobody.
-const WARM: u32 = 8;
+const DEFAULT_MAX_WARM: u32 = 8;
 
-impl Egress {
+impl EgressSpec {
     /// A destination as `HOST:PORT protocol=…` declares it.
-    pub fn of(host: Host, port: u16, protocol: Protocol) -> Self {
+    pub fn with_defaults(host: EgressHost, port: u16, protocol: EgressProtocol) -> Self {
         let traits = protocol.traits();
-        let greeted = protocol.is_opaque() && SERVER_FIRST.contains(&port);
+        let server_speaks_first = protocol.is_opaque() && SERVER_FIRST_PORTS.contains(&port);
         Self {
             host,
             port,
             protocol,
-            mode: traits.mode.unwrap_or(Mode::Session),
+            mode: traits.mode.unwrap_or(PoolingMode::Session),
             max: traits.max,
-            warm: if greeted { 0 } else { WARM },
+            warm: if server_speaks_first {
+                0
+            } else {
+                DEFAULT_MAX_WARM
+            },
             idle: Duration::from_secs(60),
             age: Duration::from_secs(30 * 60),
             wait: Duration::from_secs(10),
             login: None,
-            tls: Tls::Pass,
-            shared: Shared::Function,
+            tls: EgressTls::Pass,
+            shared: SharingScope::Function,
             cache: None,
-            writes: Writes::Sync,
+            writes: WriteMode::Sync,
             prefetch: Vec::new(),
         }
     }

@@ -5,11 +5,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-use super::flaw::Flaw;
+use super::fault::EgressFault;
 
 /// A host as it was declared.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Host {
+pub enum EgressHost {
     /// A name, in small letters, without a dot at its end.
     Name(String),
     /// Every name below this one: `*.example.com` is `example.com` here.
@@ -20,7 +20,7 @@ pub enum Host {
     V6(Ipv6Addr),
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for EgressHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => f.write_str(name),
@@ -32,44 +32,59 @@ impl fmt::Display for Host {
 }
 
 /// Reads `HOST:PORT`: a name (`*.` before it stands for one label or more), an IPv4 address or an IPv6 address in brackets.
-pub(super) fn read(text: &str) -> Result<(Host, u16), Flaw> {
-    let form = Flaw::Place("write HOST:PORT, for example `db.example.com:5432`");
+pub(super) fn parse_host_port(text: &str) -> Result<(EgressHost, u16), EgressFault> {
+    let form = EgressFault::InvalidAddress("write HOST:PORT, for example `db.example.com:5432`");
     let (host, port) = text.rsplit_once(':').ok_or(form)?;
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     match port.parse() {
-        Ok(port) if digits && port != 0 => Ok((self::host(host)?, port)),
-        _ => Err(Flaw::Place("the port is a number from 1 to 65535")),
+        Ok(port) if digits && port != 0 => Ok((self::parse_host(host)?, port)),
+        _ => Err(EgressFault::InvalidAddress(
+            "the port is a number from 1 to 65535",
+        )),
     }
 }
 
-fn host(text: &str) -> Result<Host, Flaw> {
-    if let Some(inner) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
-        let address = inner.parse().map(Host::V6);
-        return address.map_err(|_| Flaw::Place("what is in the brackets is not an IPv6 address"));
+fn parse_host(text: &str) -> Result<EgressHost, EgressFault> {
+    if let Some(inner) = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'))
+    {
+        let address = inner.parse().map(EgressHost::V6);
+        return address.map_err(|_| {
+            EgressFault::InvalidAddress("what is in the brackets is not an IPv6 address")
+        });
     }
     if let Ok(address) = text.parse() {
-        return Ok(Host::V4(address));
+        return Ok(EgressHost::V4(address));
     }
     match text.strip_prefix("*.") {
-        Some(name) => name_of(name).map(Host::Below),
-        None => name_of(text).map(Host::Name),
+        Some(name) => parse_name(name).map(EgressHost::Below),
+        None => parse_name(text).map(EgressHost::Name),
     }
 }
 
 /// A host's name (RFC 1123, and `_` as names in the wild have it). One that ends in a number is refused: resolvers read it as an
 /// address, `127.1` as 127.0.0.1 (inet_aton(3)).
-fn name_of(text: &str) -> Result<String, Flaw> {
+fn parse_name(text: &str) -> Result<String, EgressFault> {
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let dashed = |label: &str| label.starts_with('-') || label.ends_with('-');
-    let label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(letter) && !dashed(label);
+    let label = |label: &str| {
+        (1..=63).contains(&label.len()) && label.bytes().all(letter) && !dashed(label)
+    };
     if name.len() > 253 || !name.split('.').all(label) {
-        return Err(Flaw::Place("the host is a name, an IPv4 address or an IPv6 address in brackets"));
+        return Err(EgressFault::InvalidAddress(
+            "the host is a name, an IPv4 address or an IPv6 address in brackets",
+        ));
     }
     let last = name.rsplit('.').next().unwrap_or_default();
-    let hex = last.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let hex = last
+        .strip_prefix("0x")
+        .is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_hexdigit()));
     match hex || last.bytes().all(|byte| byte.is_ascii_digit()) {
-        true => Err(Flaw::Place("an IPv4 address has four numbers from 0 to 255, and a name does not end in a number")),
+        true => Err(EgressFault::InvalidAddress(
+            "an IPv4 address has four numbers from 0 to 255, and a name does not end in a number",
+        )),
         false => Ok(name),
     }
 }
@@ -79,13 +94,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places() {
-        for good in ["db:5432", "db.example.com:1", "*.example.com:443", "10.0.0.1:80", "[::1]:80", "a_b.x-y:9"] {
-            let (host, port) = read(good).unwrap();
+    fn addresses_have_one_form() {
+        for good in [
+            "db:5432",
+            "db.example.com:1",
+            "*.example.com:443",
+            "10.0.0.1:80",
+            "[::1]:80",
+            "a_b.x-y:9",
+        ] {
+            let (host, port) = parse_host_port(good).unwrap();
             assert_eq!(format!("{host}:{port}"), good);
         }
-        let (host, _) = read("DB.Example.COM.:1").unwrap();
-        assert_eq!(host, Host::Name("db.example.com".into()), "one name has one form");
+        let (host, _) = parse_host_port("DB.Example.COM.:1").unwrap();
+        assert_eq!(
+            host,
+            EgressHost::Name("db.example.com".into()),
+            "one name has one form"
+        );
         for bad in [
             "",
             "db",
@@ -109,7 +135,7 @@ mod tests {
             "*:80",
             "..:1",
         ] {
-            assert!(read(bad).is_err(), "{bad}");
+            assert!(parse_host_port(bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,38 +1,38 @@
 //! Destinations outside that a function may reach, and how the node carries it there.
 
-mod ahead;
+mod cache_and_prefetch;
 mod defaults;
-mod flaw;
+mod display;
+mod fault;
 mod host;
+mod parse;
 pub mod protocol;
-mod read;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod write;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use flaw::{Flaw, InvalidEgress};
-pub use host::Host;
-pub use protocol::Protocol;
-pub use read::{Declared, MOST, list};
-pub use settings::SETTINGS;
+pub use fault::{EgressFault, InvalidEgress};
+pub use host::EgressHost;
+pub use parse::{EgressBuilder, MAX_DESTINATIONS, parse_list};
+pub use protocol::EgressProtocol;
+pub use settings::SETTING_NAMES;
 
 /// One declared destination. Its text form, one item of the annotation [`EGRESS`](crate::policy::EGRESS), is `HOST:PORT` and settings `KEY=VALUE`
 /// after blanks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Egress {
+pub struct EgressSpec {
     /// The host as it was declared.
-    pub host: Host,
+    pub host: EgressHost,
     /// Its port, not 0.
     pub port: u16,
     /// What is spoken there.
-    pub protocol: Protocol,
+    pub protocol: EgressProtocol,
     /// How long a client keeps a connection to a database of its own.
-    pub mode: Mode,
+    pub mode: PoolingMode,
     /// Most connections that the node has open there at a time, for all replicas together.
     pub max: u32,
     /// Most connections kept open for nobody yet; 0: none.
@@ -44,15 +44,15 @@ pub struct Egress {
     /// Longest wait for a free connection.
     pub wait: Duration,
     /// As whom the node logs in, instead of passing the function's own password on.
-    pub login: Option<Login>,
+    pub login: Option<EgressLogin>,
     /// Who speaks TLS.
-    pub tls: Tls,
+    pub tls: EgressTls,
     /// Who shares connections.
-    pub shared: Shared,
-    /// Whether answers are kept, and how long or how many; `None`: no.
-    pub cache: Option<Cache>,
+    pub shared: SharingScope,
+    /// Whether answers are kept, and how long or how many; `NoConnection`: no.
+    pub cache: Option<CacheLimit>,
     /// When a write counts as done.
-    pub writes: Writes,
+    pub writes: WriteMode,
     /// What is read for the function as soon as somebody calls it: paths of HTTP, keys of Redis.
     pub prefetch: Vec<String>,
 }
@@ -60,7 +60,7 @@ pub struct Egress {
 /// How long a client of a database keeps a connection of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum PoolingMode {
     /// Until it leaves.
     Session,
     /// For each transaction.
@@ -69,19 +69,19 @@ pub enum Mode {
 
 /// As whom the node logs in.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Login {
+pub struct EgressLogin {
     /// The user at the destination.
     pub user: String,
-    /// The name of the function's secret that holds the password; `None`: there is none.
+    /// The name of the function's secret that holds the password; `NoConnection`: there is none.
     pub password: Option<String>,
-    /// The database; `None`: the one that the client names.
+    /// The database; `NoConnection`: the one that the client names.
     pub database: Option<String>,
 }
 
 /// Which answers are kept to be given again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Cache {
+pub enum CacheLimit {
     /// HTTP: what the server permits to keep (RFC 9111), so many bytes of it at most.
     Bytes(u64),
     /// Redis: values, for so long at most.
@@ -91,7 +91,7 @@ pub enum Cache {
 /// When a write counts as done for the function that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Writes {
+pub enum WriteMode {
     /// When the destination says so.
     Sync,
     /// When the node has it.
@@ -104,7 +104,7 @@ pub enum Writes {
 /// Who speaks TLS with the destination.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Tls {
+pub enum EgressTls {
     /// The function, if anybody.
     Pass,
     /// The node: the function speaks plainly. Authorities of the system, or those of a secret of the function.
@@ -117,7 +117,7 @@ pub enum Tls {
 /// Who shares connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Shared {
+pub enum SharingScope {
     /// The instances of one function.
     Function,
     /// All functions of its chain that declare the same destination with the same settings.

@@ -1,16 +1,16 @@
-//! The protocols that destinations speak, one row each: everything outside an adapter that depends on the protocol is read from [`ROWS`].
+//! The protocols that destinations speak, one row each: everything outside an adapter that depends on the protocol is read from [`PROTOCOL_TRAITS`].
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Mode;
+use super::PoolingMode;
 
-/// The protocol of a destination. The port decides the default: some ports are known for one, all others are [`Protocol::Tcp`].
+/// The protocol of a destination. The port decides the default: some ports are known for one, all others are [`EgressProtocol::Stream`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Protocol {
+pub enum EgressProtocol {
     /// Unknown: a connection serves one client, and is new when that client gets it.
     Tcp,
     /// HTTP/1.1.
@@ -27,7 +27,7 @@ pub enum Protocol {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProtocolTraits {
     /// The protocol of this row.
-    pub protocol: Protocol,
+    pub protocol: EgressProtocol,
     /// Its name in settings, metrics and JSON.
     pub name: &'static str,
     /// The port that it is known for.
@@ -36,15 +36,15 @@ pub struct ProtocolTraits {
     pub tls_port: Option<u16>,
     /// The ALPN name that the node offers when it speaks TLS.
     pub alpn: Option<&'static [u8]>,
-    /// The default of `mode`; `None`: it has no such setting.
-    pub mode: Option<Mode>,
+    /// The default of `mode`; `NoConnection`: it has no such setting.
+    pub mode: Option<PoolingMode>,
     /// The default of `max`.
     pub max: u32,
-    /// How clients log in; `None`: no adapter knows.
+    /// How clients log in; `NoConnection`: no adapter knows.
     pub login: Option<LoginRules>,
-    /// The unit of `cache`; `None`: it has no such setting.
+    /// The unit of `cache`; `NoConnection`: it has no such setting.
     pub cache: Option<CacheUnit>,
-    /// The form of reads in `prefetch`; `None`: it has no such setting.
+    /// The form of reads in `prefetch`; `NoConnection`: it has no such setting.
     pub prefetch: Option<ReadForm>,
     /// `writes=async` is permitted.
     pub async_writes: bool,
@@ -92,10 +92,13 @@ pub enum UnusedConnections {
     Never,
 }
 
-const NAMED: LoginRules = LoginRules { default_user: None, numbered_databases: false };
+const NAMED_DATABASES: LoginRules = LoginRules {
+    default_user: None,
+    numbered_databases: false,
+};
 
-const UNKNOWN: ProtocolTraits = ProtocolTraits {
-    protocol: Protocol::Tcp,
+const TCP_TRAITS: ProtocolTraits = ProtocolTraits {
+    protocol: EgressProtocol::Tcp,
     name: "tcp",
     port: None,
     tls_port: None,
@@ -110,11 +113,11 @@ const UNKNOWN: ProtocolTraits = ProtocolTraits {
     single_server: false,
 };
 
-/// All protocols, in the order of [`Protocol`].
-pub const ROWS: [ProtocolTraits; 5] = [
-    UNKNOWN,
+/// All protocols, in the order of [`EgressProtocol`].
+pub const PROTOCOL_TRAITS: [ProtocolTraits; 5] = [
+    TCP_TRAITS,
     ProtocolTraits {
-        protocol: Protocol::Http,
+        protocol: EgressProtocol::Http,
         name: "http",
         tls_port: Some(443), // RFC 9110, section 4.2.2
         // A server that speaks HTTP/2, too, may choose that otherwise.
@@ -122,68 +125,74 @@ pub const ROWS: [ProtocolTraits; 5] = [
         cache: Some(CacheUnit::Bytes),
         prefetch: Some(ReadForm::Path),
         async_writes: false,
-        ..UNKNOWN
+        ..TCP_TRAITS
     },
     ProtocolTraits {
-        protocol: Protocol::Postgres,
+        protocol: EgressProtocol::Postgres,
         name: "postgres",
         port: Some(5432),
-        mode: Some(Mode::Transaction),
+        mode: Some(PoolingMode::Transaction),
         max: 20,
-        login: Some(NAMED),
+        login: Some(NAMED_DATABASES),
         async_writes: false,
         // PostgreSQL closes a connection without a startup message after a minute (`authentication_timeout`).
         unused: UnusedConnections::AtMost(Duration::from_secs(40)),
         single_server: true,
-        ..UNKNOWN
+        ..TCP_TRAITS
     },
     ProtocolTraits {
-        protocol: Protocol::Mysql,
+        protocol: EgressProtocol::Mysql,
         name: "mysql",
         port: Some(3306),
-        mode: Some(Mode::Session),
+        mode: Some(PoolingMode::Session),
         max: 20,
-        login: Some(NAMED),
+        login: Some(NAMED_DATABASES),
         async_writes: false,
         unused: UnusedConnections::Never,
         single_server: true,
-        ..UNKNOWN
+        ..TCP_TRAITS
     },
     ProtocolTraits {
-        protocol: Protocol::Redis,
+        protocol: EgressProtocol::Redis,
         name: "redis",
         port: Some(6379),
         max: 20,
         // The user of a password without one (Redis's documentation of AUTH).
-        login: Some(LoginRules { default_user: Some("default"), numbered_databases: true }),
+        login: Some(LoginRules {
+            default_user: Some("default"),
+            numbered_databases: true,
+        }),
         cache: Some(CacheUnit::Time),
         prefetch: Some(ReadForm::Key),
         single_server: true,
-        ..UNKNOWN
+        ..TCP_TRAITS
     },
 ];
 
-const NAMES: [&str; ROWS.len()] = {
-    let (mut names, mut row) = ([""; ROWS.len()], 0);
-    while row < ROWS.len() {
-        names[row] = ROWS[row].name;
+const NAMES: [&str; PROTOCOL_TRAITS.len()] = {
+    let (mut names, mut row) = ([""; PROTOCOL_TRAITS.len()], 0);
+    while row < PROTOCOL_TRAITS.len() {
+        names[row] = PROTOCOL_TRAITS[row].name;
         row += 1;
     }
     names
 };
 
-impl Protocol {
-    /// The names of all protocols, in the order of [`ROWS`].
+impl EgressProtocol {
+    /// The names of all protocols, in the order of [`PROTOCOL_TRAITS`].
     pub const NAMES: &'static [&'static str] = &NAMES;
 
     /// Its row.
     pub const fn traits(self) -> &'static ProtocolTraits {
-        &ROWS[self as usize]
+        &PROTOCOL_TRAITS[self as usize]
     }
 
     /// The protocol that a port is known for.
     pub fn known_for(port: u16) -> Self {
-        ROWS.iter().find(|row| row.port == Some(port)).map_or(Self::Tcp, |row| row.protocol)
+        PROTOCOL_TRAITS
+            .iter()
+            .find(|row| row.port == Some(port))
+            .map_or(Self::Tcp, |row| row.protocol)
     }
 
     /// Nothing is known of what is spoken: bytes pass as they are.
@@ -203,7 +212,11 @@ impl Protocol {
 
     /// The names of the protocols with a property, for a message: `a, b and c`.
     pub(super) fn names_with(has: impl Fn(&ProtocolTraits) -> bool) -> String {
-        let names: Vec<_> = ROWS.iter().filter(|row| has(row)).map(|row| row.name).collect();
+        let names: Vec<_> = PROTOCOL_TRAITS
+            .iter()
+            .filter(|row| has(row))
+            .map(|row| row.name)
+            .collect();
         match names.split_last() {
             Some((last, [])) => (*last).to_owned(),
             Some((last, others)) => format!("{} and {last}", others.join(", ")),
@@ -212,7 +225,7 @@ impl Protocol {
     }
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for EgressProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.traits().name)
     }
@@ -224,16 +237,28 @@ mod tests {
 
     #[test]
     fn rows_are_in_the_order_of_protocols_and_named_as_in_json() {
-        for (index, row) in ROWS.iter().enumerate() {
+        for (index, row) in PROTOCOL_TRAITS.iter().enumerate() {
             assert_eq!((row.protocol as usize, row.protocol.traits()), (index, row));
-            assert_eq!(serde_json::to_string(&row.protocol).unwrap(), format!("\"{}\"", row.name));
+            assert_eq!(
+                serde_json::to_string(&row.protocol).unwrap(),
+                format!("\"{}\"", row.name)
+            );
         }
     }
 
     #[test]
     fn names_in_messages_are_joined() {
-        assert_eq!(Protocol::names_with(|row| row.mode.is_some()), "postgres and mysql");
-        assert_eq!(Protocol::names_with(|row| row.login.is_some()), "postgres, mysql and redis");
-        assert_eq!(Protocol::names_with(|row| row.tls_port.is_some()), "http");
+        assert_eq!(
+            EgressProtocol::names_with(|row| row.mode.is_some()),
+            "postgres and mysql"
+        );
+        assert_eq!(
+            EgressProtocol::names_with(|row| row.login.is_some()),
+            "postgres, mysql and redis"
+        );
+        assert_eq!(
+            EgressProtocol::names_with(|row| row.tls_port.is_some()),
+            "http"
+        );
     }
 }

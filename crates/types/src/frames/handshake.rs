@@ -1,36 +1,38 @@
 //! Datagrams of one handshake in memory, from one half to the other.
 
-use super::BadFrame;
-use super::bytes::{Reader, put_many, put_text};
+use super::IdentityFrameError;
+use super::codec::{FrameReader, put_list, put_text};
 
 /// Most datagrams of one step.
-pub const DATAGRAMS: usize = 16;
+pub const MAX_DATAGRAMS: usize = 16;
 /// Longest datagram in bytes.
-pub const DATAGRAM: usize = 2048;
+pub const MAX_DATAGRAM_BYTES: usize = 2048;
 
 /// One step. Each caller has at most one handshake with an incarnation at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Handshake {
+pub struct HandshakeMessage {
     /// The incarnation that is to be called.
     pub callee: String,
     /// For the other half; none: this half has ended.
     pub datagrams: Vec<Vec<u8>>,
 }
 
-pub(super) fn write(half: &Handshake, out: &mut Vec<u8>) {
-    put_text(&half.callee, out);
-    put_many(&half.datagrams, DATAGRAMS, out, |datagram, out| {
-        let datagram = &datagram[..datagram.len().min(DATAGRAM)];
+pub(super) fn write_handshake(message: &HandshakeMessage, out: &mut Vec<u8>) {
+    put_text(&message.callee, out);
+    put_list(&message.datagrams, MAX_DATAGRAMS, out, |datagram, out| {
+        let datagram = &datagram[..datagram.len().min(MAX_DATAGRAM_BYTES)];
         out.extend((datagram.len() as u16).to_le_bytes());
         out.extend(datagram);
     });
 }
 
-pub(super) fn read(from: &mut Reader<'_>) -> Result<Handshake, BadFrame> {
-    let callee = from.text()?.to_owned();
-    let datagrams = from.many(DATAGRAMS, |from| match from.u16()?.into() {
-        length if length > DATAGRAM => Err(BadFrame::TooMuch),
-        length => Ok(from.bytes(length)?.to_vec()),
+pub(super) fn read_handshake(
+    from: &mut FrameReader<'_>,
+) -> Result<HandshakeMessage, IdentityFrameError> {
+    let callee = from.take_text()?.to_owned();
+    let datagrams = from.take_list(MAX_DATAGRAMS, |from| match from.u16()?.into() {
+        length if length > MAX_DATAGRAM_BYTES => Err(IdentityFrameError::OverLimit),
+        length => Ok(from.take_bytes(length)?.to_vec()),
     })?;
-    Ok(Handshake { callee, datagrams })
+    Ok(HandshakeMessage { callee, datagrams })
 }

@@ -1,30 +1,30 @@
 //! Frames between a node and the watchdog of one of its instances: `contract/identity.md`.
 //!
-//! The node says who the instance is ([`FromNode::Provision`]), whom it may call directly ([`Callee`]), and answers its handshakes in
+//! The node says who the instance is ([`NodeFrame::Provision`]), whom it may call directly ([`CalleeEntry`]), and answers its handshakes in
 //! memory; the watchdog asks for these and tells what it counted. Pure: bytes in, words out. The node believes nothing of
 //! what a watchdog writes: every length has a bound, and what does not fit ends the frame.
 
-mod bytes;
+mod call_tally;
 mod callees;
+mod codec;
+mod frame_buffer;
 mod handshake;
-mod pieces;
-mod tally;
 
-pub use callees::{Callee, Peer};
-pub use handshake::{DATAGRAM, DATAGRAMS, Handshake};
-pub use pieces::Pieces;
-pub use tally::{BUCKETS, Tally};
+pub use call_tally::{CallTally, LATENCY_BUCKETS};
+pub use callees::{CalleeEntry, CalleePeer};
+pub use frame_buffer::FrameBuffer;
+pub use handshake::{HandshakeMessage, MAX_DATAGRAM_BYTES, MAX_DATAGRAMS};
 
-use bytes::Reader;
+use codec::FrameReader;
 
 /// Longest frame that a node writes, in bytes, without its length: some thousand sessions.
-pub const LONGEST: usize = 8 << 20;
+pub const MAX_NODE_FRAME_BYTES: usize = 8 << 20;
 /// Longest frame that a watchdog writes, likewise.
-pub const LONGEST_BACK: usize = 64 << 10;
+pub const MAX_WATCHDOG_FRAME_BYTES: usize = 64 << 10;
 /// Most functions that one function may call directly.
-pub const MOST_CALLEES: usize = 1024;
+pub const MAX_CALLEES: usize = 1024;
 /// Most instances of one of them that are told: a caller draws two of them anyway.
-pub const MOST_PEERS: usize = 256;
+pub const MAX_PEERS: usize = 256;
 
 /// What a frame is.
 mod kind {
@@ -36,27 +36,27 @@ mod kind {
 
 /// What a node says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FromNode<'a> {
+pub enum NodeFrame<'a> {
     /// Who the instance is, or what of it changed: the whole frame, which `wire::early::Provision` reads.
     Provision(&'a [u8]),
     /// Whom it may call directly; replaces what was told before.
-    Callees(Vec<Callee>),
+    Callees(Vec<CalleeEntry>),
     /// The other half of a handshake in memory.
-    Handshake(Handshake),
+    Handshake(HandshakeMessage),
 }
 
 /// What a watchdog says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FromWatchdog {
+pub enum WatchdogFrame {
     /// Its half of a handshake in memory.
-    Handshake(Handshake),
+    Handshake(HandshakeMessage),
     /// What was counted since the last time.
-    Tallies(Vec<Tally>),
+    Tallies(Vec<CallTally>),
 }
 
 /// Why a frame cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BadFrame {
+pub enum IdentityFrameError {
     /// Longer than its writer may make it.
     #[error("a frame of {0} bytes is too long")]
     TooLong(usize),
@@ -68,7 +68,7 @@ pub enum BadFrame {
     Length,
     /// More entries than there may be, or a datagram that is too long.
     #[error("the frame holds too much")]
-    TooMuch,
+    OverLimit,
     /// A name that is none.
     #[error("the frame holds a name that is none")]
     Name,
@@ -77,59 +77,67 @@ pub enum BadFrame {
     Number,
 }
 
-impl From<BadFrame> for std::io::Error {
-    fn from(bad: BadFrame) -> Self {
+impl From<IdentityFrameError> for std::io::Error {
+    fn from(bad: IdentityFrameError) -> Self {
         Self::new(std::io::ErrorKind::InvalidData, bad)
     }
 }
 
-impl<'a> FromNode<'a> {
+impl<'a> NodeFrame<'a> {
     /// What follows a frame's length.
     ///
     /// # Errors
-    /// See [`BadFrame`].
-    pub fn read(frame: &'a [u8]) -> Result<Self, BadFrame> {
-        let (kind, rest) = frame.split_first().ok_or(BadFrame::Length)?;
+    /// See [`IdentityFrameError`].
+    pub fn read(frame: &'a [u8]) -> Result<Self, IdentityFrameError> {
+        let (kind, rest) = frame.split_first().ok_or(IdentityFrameError::Length)?;
         match *kind {
             kind::PROVISION => Ok(Self::Provision(frame)),
-            kind::CALLEES => Reader::whole(rest, callees::read).map(Self::Callees),
-            kind::HANDSHAKE => Reader::whole(rest, handshake::read).map(Self::Handshake),
-            other => Err(BadFrame::Kind(other)),
+            kind::CALLEES => FrameReader::read_all(rest, callees::read_callees).map(Self::Callees),
+            kind::HANDSHAKE => {
+                FrameReader::read_all(rest, handshake::read_handshake).map(Self::Handshake)
+            }
+            other => Err(IdentityFrameError::Kind(other)),
         }
     }
 }
 
-impl FromWatchdog {
+impl WatchdogFrame {
     /// What follows a frame's length.
     ///
     /// # Errors
-    /// See [`BadFrame`].
-    pub fn read(frame: &[u8]) -> Result<Self, BadFrame> {
-        let (kind, rest) = frame.split_first().ok_or(BadFrame::Length)?;
+    /// See [`IdentityFrameError`].
+    pub fn read(frame: &[u8]) -> Result<Self, IdentityFrameError> {
+        let (kind, rest) = frame.split_first().ok_or(IdentityFrameError::Length)?;
         match *kind {
-            kind::HANDSHAKE => Reader::whole(rest, handshake::read).map(Self::Handshake),
-            kind::TALLIES => Reader::whole(rest, tally::read).map(Self::Tallies),
-            other => Err(BadFrame::Kind(other)),
+            kind::HANDSHAKE => {
+                FrameReader::read_all(rest, handshake::read_handshake).map(Self::Handshake)
+            }
+            kind::TALLIES => {
+                FrameReader::read_all(rest, call_tally::read_tallies).map(Self::Tallies)
+            }
+            other => Err(IdentityFrameError::Kind(other)),
         }
     }
 }
 
 /// A list of callees as a frame. What is beyond the bounds is left out.
-pub fn callees(all: &[Callee]) -> Vec<u8> {
-    framed(kind::CALLEES, |out| callees::write(all, out))
+pub fn callees_frame(all: &[CalleeEntry]) -> Vec<u8> {
+    with_length(kind::CALLEES, |out| callees::write_callees(all, out))
 }
 
 /// A half's datagrams as a frame.
-pub fn handshake(half: &Handshake) -> Vec<u8> {
-    framed(kind::HANDSHAKE, |out| handshake::write(half, out))
+pub fn handshake_frame(message: &HandshakeMessage) -> Vec<u8> {
+    with_length(kind::HANDSHAKE, |out| {
+        handshake::write_handshake(message, out)
+    })
 }
 
 /// Counters as a frame.
-pub fn tallies(all: &[Tally]) -> Vec<u8> {
-    framed(kind::TALLIES, |out| tally::write(all, out))
+pub fn tallies_frame(all: &[CallTally]) -> Vec<u8> {
+    with_length(kind::TALLIES, |out| call_tally::write_tallies(all, out))
 }
 
-fn framed(kind: u8, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+fn with_length(kind: u8, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = vec![0, 0, 0, 0, kind];
     body(&mut out);
     let length = u32::try_from(out.len() - 4).expect("bounded far below 4 GiB");

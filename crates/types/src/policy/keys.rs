@@ -9,11 +9,11 @@ pub const CALLS: &str = "nearpath.io/calls";
 pub const DELIVERY: &str = "nearpath.io/delivery";
 /// Annotation: who can write where in the chain's memory: `shared` or `strict`.
 pub const ISOLATION: &str = "nearpath.io/isolation";
-/// Annotation: on which processors the functions of the chain run, see [`Placement`].
+/// Annotation: on which processors the functions of the chain run, see [`ChainPlacement`].
 pub const PLACEMENT: &str = "nearpath.io/placement";
-/// Annotation: pages of the chain's shared memory, see [`Pages`]. Every function of the chain has to ask for huge ones.
+/// Annotation: pages of the chain's shared memory, see [`ChainPages`]. Every function of the chain has to ask for huge ones.
 pub const PAGES: &str = "nearpath.io/pages";
-/// Annotation: what carries calls that do not go through memory, see [`Transport`](super::Transport).
+/// Annotation: what carries calls that do not go through memory, see [`CallTransport`](super::CallTransport).
 pub const TRANSPORT: &str = "nearpath.io/transport";
 /// Annotation: which calls may go in a connection's first flight: `idempotent`, `always` or `never`.
 pub const ZERO_RTT: &str = "nearpath.io/zero-rtt";
@@ -22,7 +22,7 @@ pub const PUBLISHES: &str = "nearpath.io/publishes";
 /// Annotation: filters of the topics whose events this function wants from others of its chain, comma separated.
 pub const SUBSCRIBES: &str = "nearpath.io/subscribes";
 /// Annotation: destinations outside that this function may reach, comma separated: `HOST:PORT` and settings, see
-/// [`Egress`](crate::Egress).
+/// [`EgressSpec`](crate::EgressSpec).
 pub const EGRESS: &str = "nearpath.io/egress";
 /// Annotation or environment variable: requests that one instance serves at a time; 0 means no limit.
 pub const MAX_INFLIGHT: &str = "nearpath.io/max-inflight";

@@ -2,13 +2,13 @@
 //!
 //! OpenFaaS's own names are honoured where it has one; nearpath's additions are annotations under `nearpath.io/`.
 
+mod calls_and_topics;
+mod chain_settings;
 mod keys;
 mod setting;
 #[cfg(test)]
 mod tests;
-mod told;
 mod transport;
-mod ways;
 
 use std::time::Duration;
 
@@ -16,19 +16,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::function::FunctionSpec;
 use crate::name::FunctionId;
-use crate::{Egress, egress, quantity, topic};
+use crate::{EgressSpec, egress, quantity, topic};
 
+pub use chain_settings::{ChainDelivery, ChainIsolation, ChainPages, ChainPlacement};
 pub use keys::*;
-pub use transport::{Transport, ZeroRtt};
-pub use ways::{Delivery, Isolation, Pages, Placement};
+pub use transport::{CallTransport, ZeroRttPolicy};
 
-use setting::Setting;
-use told::{calls, told_topics};
+use calls_and_topics::{parse_calls, parse_chain_topics};
+use setting::SettingText;
 
-/// What the platform does for one function. Defaults are in [`Policy::default`].
+/// What the platform does for one function. Defaults are in [`FunctionPolicy::default`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Policy {
-    /// Requests that one instance serves at a time; `None`: no limit.
+pub struct FunctionPolicy {
+    /// Requests that one instance serves at a time; `NoConnection`: no limit.
     pub max_inflight: Option<u32>,
     /// Requests that may wait, over all instances.
     pub queue: u32,
@@ -42,7 +42,7 @@ pub struct Policy {
     pub idle_timeout: Duration,
     /// See [`TOTAL_TIMEOUT`]; upgraded connections and event streams are bound by `idle_timeout` alone.
     pub total_timeout: Duration,
-    /// Largest request body in bytes; `None`: no limit, bodies are streamed.
+    /// Largest request body in bytes; `NoConnection`: no limit, bodies are streamed.
     pub max_body: Option<u64>,
     /// Replicas to start with and to wake to, at least 1.
     pub scale_min: u32,
@@ -51,20 +51,20 @@ pub struct Policy {
     /// The chain it belongs to.
     pub chain: Option<String>,
     /// See [`DELIVERY`].
-    pub delivery: Delivery,
+    pub delivery: ChainDelivery,
     /// See [`ISOLATION`].
-    pub isolation: Isolation,
+    pub isolation: ChainIsolation,
     /// Pages of the chain's memory, as far as this function is concerned.
-    pub pages: Pages,
+    pub pages: ChainPages,
     /// Processors of the chain, as far as this function is concerned.
     #[serde(default)]
-    pub placement: Placement,
+    pub placement: ChainPlacement,
     /// What carries calls to it that do not go through memory.
     #[serde(default)]
-    pub transport: Transport,
+    pub transport: CallTransport,
     /// Which of them may go in a first flight.
     #[serde(default)]
-    pub zero_rtt: ZeroRtt,
+    pub zero_rtt: ZeroRttPolicy,
     /// Functions that it may call.
     pub calls: Vec<FunctionId>,
     /// Other names by which it calls some of them, each with what it stands for.
@@ -80,10 +80,10 @@ pub struct Policy {
     pub topics: Vec<String>,
     /// Destinations outside that it may reach.
     #[serde(default)]
-    pub egress: Vec<Egress>,
+    pub egress: Vec<EgressSpec>,
 }
 
-impl Default for Policy {
+impl Default for FunctionPolicy {
     fn default() -> Self {
         Self {
             max_inflight: None,
@@ -97,12 +97,12 @@ impl Default for Policy {
             scale_min: 1,
             scale_max: 20,
             chain: None,
-            delivery: Delivery::Ring,
-            isolation: Isolation::Shared,
-            pages: Pages::Small,
-            placement: Placement::Auto,
-            transport: Transport::Auto,
-            zero_rtt: ZeroRtt::Always,
+            delivery: ChainDelivery::Ring,
+            isolation: ChainIsolation::Shared,
+            pages: ChainPages::Small,
+            placement: ChainPlacement::Auto,
+            transport: CallTransport::Auto,
+            zero_rtt: ZeroRttPolicy::Always,
             calls: Vec::new(),
             aliases: Vec::new(),
             publishes: Vec::new(),
@@ -123,43 +123,76 @@ pub struct InvalidSetting {
     pub why: String,
 }
 
-impl Policy {
+impl FunctionPolicy {
     /// Reads a function's settings. Fails on the first one that is not understood, so that a typing error is told at
     /// deploy time and not by a surprise under load.
-    pub fn of(spec: &FunctionSpec) -> Result<Self, InvalidSetting> {
+    pub fn from_spec(spec: &FunctionSpec) -> Result<Self, InvalidSetting> {
         let default = Self::default();
-        let note = |key| Setting { key, text: spec.annotations.get(key) };
-        let label = |key| Setting { key, text: spec.labels.get(key) };
-        let inflight = match spec.annotations.get(MAX_INFLIGHT) {
-            Some(_) => note(MAX_INFLIGHT).number(0)?,
-            None => Setting { key: "max_inflight", text: spec.env_vars.get("max_inflight") }.number(0)?,
+        let annotation = |key| SettingText {
+            key,
+            text: spec.annotations.get(key),
         };
-        let (calls, aliases) = note(CALLS).read(|text| calls(text, &spec.namespace))?.unwrap_or_default();
-        let (scale_min, scale_max) = scale(label(SCALE_MIN), label(SCALE_MAX), &default)?;
+        let label = |key| SettingText {
+            key,
+            text: spec.labels.get(key),
+        };
+        let inflight = match spec.annotations.get(MAX_INFLIGHT) {
+            Some(_) => annotation(MAX_INFLIGHT).read_number(0)?,
+            None => SettingText {
+                key: "max_inflight",
+                text: spec.env_vars.get("max_inflight"),
+            }
+            .read_number(0)?,
+        };
+        let (calls, aliases) = annotation(CALLS)
+            .read_with(|text| parse_calls(text, &spec.namespace))?
+            .unwrap_or_default();
+        let (scale_min, scale_max) = read_scale(label(SCALE_MIN), label(SCALE_MAX), &default)?;
         Ok(Self {
             max_inflight: (inflight > 0).then_some(inflight),
-            queue: note(QUEUE).number(default.queue)?,
-            queue_timeout: note(QUEUE_TIMEOUT).duration(default.queue_timeout)?,
-            cold_timeout: note(COLD_TIMEOUT).duration(default.cold_timeout)?,
-            first_byte_timeout: note(FIRST_BYTE_TIMEOUT).duration(default.first_byte_timeout)?,
-            idle_timeout: note(IDLE_TIMEOUT).duration(default.idle_timeout)?,
-            total_timeout: note(TOTAL_TIMEOUT).duration(default.total_timeout)?,
-            max_body: note(MAX_BODY).read(|text| quantity::memory(text).map(Some))?.flatten(),
+            queue: annotation(QUEUE).read_number(default.queue)?,
+            queue_timeout: annotation(QUEUE_TIMEOUT).read_duration(default.queue_timeout)?,
+            cold_timeout: annotation(COLD_TIMEOUT).read_duration(default.cold_timeout)?,
+            first_byte_timeout: annotation(FIRST_BYTE_TIMEOUT)
+                .read_duration(default.first_byte_timeout)?,
+            idle_timeout: annotation(IDLE_TIMEOUT).read_duration(default.idle_timeout)?,
+            total_timeout: annotation(TOTAL_TIMEOUT).read_duration(default.total_timeout)?,
+            max_body: annotation(MAX_BODY)
+                .read_with(|text| quantity::parse_memory(text).map(Some))?
+                .flatten(),
             scale_min,
             scale_max,
-            delivery: note(DELIVERY).read(str::parse)?.unwrap_or_default(),
-            isolation: note(ISOLATION).read(str::parse)?.unwrap_or_default(),
+            delivery: annotation(DELIVERY)
+                .read_with(str::parse)?
+                .unwrap_or_default(),
+            isolation: annotation(ISOLATION)
+                .read_with(str::parse)?
+                .unwrap_or_default(),
             calls,
             aliases,
-            publishes: note(PUBLISHES).read(told_topics)?.unwrap_or_default(),
-            subscribes: note(SUBSCRIBES).read(told_topics)?.unwrap_or_default(),
-            chain: note(CHAIN).read(chain)?,
-            pages: note(PAGES).read(str::parse)?.unwrap_or_default(),
-            placement: note(PLACEMENT).read(str::parse)?.unwrap_or_default(),
-            transport: note(TRANSPORT).read(str::parse)?.unwrap_or_default(),
-            zero_rtt: note(ZERO_RTT).read(str::parse)?.unwrap_or_default(),
-            topics: note(TOPIC).read(topics)?.unwrap_or_default(),
-            egress: note(EGRESS).read(egress::list)?.unwrap_or_default(),
+            publishes: annotation(PUBLISHES)
+                .read_with(parse_chain_topics)?
+                .unwrap_or_default(),
+            subscribes: annotation(SUBSCRIBES)
+                .read_with(parse_chain_topics)?
+                .unwrap_or_default(),
+            chain: annotation(CHAIN).read_with(parse_chain)?,
+            pages: annotation(PAGES).read_with(str::parse)?.unwrap_or_default(),
+            placement: annotation(PLACEMENT)
+                .read_with(str::parse)?
+                .unwrap_or_default(),
+            transport: annotation(TRANSPORT)
+                .read_with(str::parse)?
+                .unwrap_or_default(),
+            zero_rtt: annotation(ZERO_RTT)
+                .read_with(str::parse)?
+                .unwrap_or_default(),
+            topics: annotation(TOPIC)
+                .read_with(parse_topics)?
+                .unwrap_or_default(),
+            egress: annotation(EGRESS)
+                .read_with(egress::parse_list)?
+                .unwrap_or_default(),
         })
     }
 
@@ -169,10 +202,10 @@ impl Policy {
     pub fn domain(&self, function: &FunctionId) -> Option<String> {
         let chain = self.chain.as_ref()?;
         let mut domain = format!("{chain}.{}", function.namespace);
-        if self.delivery != Delivery::Ring {
+        if self.delivery != ChainDelivery::Ring {
             domain.push_str(&format!(":{}", self.delivery));
         }
-        if self.isolation != Isolation::Shared {
+        if self.isolation != ChainIsolation::Shared {
             domain.push_str(&format!(":{}", self.isolation));
         }
         Some(domain)
@@ -184,27 +217,45 @@ impl Policy {
     }
 
     /// What this function means by a name that is an alias of its own.
-    pub fn alias(&self, name: &FunctionId) -> Option<&FunctionId> {
-        self.aliases.iter().find(|(alias, _)| alias == name).map(|(_, callee)| callee)
+    pub fn resolve_alias(&self, name: &FunctionId) -> Option<&FunctionId> {
+        self.aliases
+            .iter()
+            .find(|(alias, _)| alias == name)
+            .map(|(_, callee)| callee)
     }
 }
 
 /// The least and the most replicas, both at least 1.
-fn scale(min: Setting<'_>, max: Setting<'_>, default: &Policy) -> Result<(u32, u32), InvalidSetting> {
+fn read_scale(
+    min: SettingText<'_>,
+    max: SettingText<'_>,
+    default: &FunctionPolicy,
+) -> Result<(u32, u32), InvalidSetting> {
     let (key, named) = (min.key, max.key);
-    let (min, max) = (min.number(default.scale_min)?.max(1), max.number(default.scale_max)?.max(1));
+    let (min, max) = (
+        min.read_number(default.scale_min)?.max(1),
+        max.read_number(default.scale_max)?.max(1),
+    );
     match min > max {
-        true => Err(InvalidSetting { key, why: format!("{min} is more than {named}, {max}") }),
+        true => Err(InvalidSetting {
+            key,
+            why: format!("{min} is more than {named}, {max}"),
+        }),
         false => Ok((min, max)),
     }
 }
 
 /// A chain is named like a function: its name goes into domains, metrics and paths.
-fn chain(text: &str) -> Result<String, crate::InvalidName> {
+fn parse_chain(text: &str) -> Result<String, crate::InvalidName> {
     text.trim().parse::<crate::FunctionName>().map(String::from)
 }
 
-fn topics(list: &str) -> Result<Vec<String>, topic::BadFilter> {
-    let filters = list.split(',').map(str::trim).filter(|filter| !filter.is_empty());
-    filters.map(|filter| topic::check_filter(filter).map(|()| filter.to_owned())).collect()
+fn parse_topics(list: &str) -> Result<Vec<String>, topic::InvalidTopicFilter> {
+    let filters = list
+        .split(',')
+        .map(str::trim)
+        .filter(|filter| !filter.is_empty());
+    filters
+        .map(|filter| topic::check_filter(filter).map(|()| filter.to_owned()))
+        .collect()
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// What carries a call to an instance that is not called through memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Transport {
+pub enum CallTransport {
     /// The cheapest that is safe: TCP within a machine, between machines QUIC, or TLS where UDP does not get through.
     #[default]
     Auto,
@@ -22,7 +22,7 @@ pub enum Transport {
     Tcp,
 }
 
-impl FromStr for Transport {
+impl FromStr for CallTransport {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -32,12 +32,14 @@ impl FromStr for Transport {
             "tls13" => Ok(Self::Tls13),
             "tls12" => Ok(Self::Tls12),
             "tcp" => Ok(Self::Tcp),
-            other => Err(format!("{other:?} is none of auto, quic, tls13, tls12, tcp")),
+            other => Err(format!(
+                "{other:?} is none of auto, quic, tls13, tls12, tcp"
+            )),
         }
     }
 }
 
-impl fmt::Display for Transport {
+impl fmt::Display for CallTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Auto => "auto",
@@ -53,7 +55,7 @@ impl fmt::Display for Transport {
 /// flight that is recorded and sent again is never run a second time (`contract/quic.md`), so any call may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ZeroRtt {
+pub enum ZeroRttPolicy {
     /// Any.
     #[default]
     Always,
@@ -63,7 +65,7 @@ pub enum ZeroRtt {
     Never,
 }
 
-impl FromStr for ZeroRtt {
+impl FromStr for ZeroRttPolicy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

@@ -1,6 +1,6 @@
 //! Why the platform refused, cut or lost a request.
 //!
-//! [`Reason`] is generated from `contract/reasons.toml`, the list for answers, metrics, logs and documents.
+//! [`PunchFailure`] is generated from `contract/reasons.toml`, the list for answers, metrics, logs and documents.
 
 #[rustfmt::skip]
 mod generated;
@@ -28,7 +28,7 @@ impl fmt::Display for Reason {
 
 /// An error made by the platform: which component, why, and which setting governs it.
 ///
-/// Displays as `gateway: queue_timeout: no instance of checkout.openfaas-fn was free within 10s (nearpath.io/queue-timeout)`.
+/// Displays as `gateway: no instance of checkout.openfaas-fn was free within 10s (nearpath.io/queue-timeout)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlatformError {
     /// `gateway`, `watchdog`, `node`, `controller`.
@@ -43,8 +43,17 @@ pub struct PlatformError {
 
 impl PlatformError {
     /// An error that no setting governs.
-    pub fn new(component: &'static str, reason: Reason, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { component, reason, setting: None, message: message.into() }
+    pub fn new(
+        component: &'static str,
+        reason: Reason,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            component,
+            reason,
+            setting: None,
+            message: message.into(),
+        }
     }
 
     /// Names the setting that governs it.
@@ -56,20 +65,20 @@ impl PlatformError {
 
     /// As it is written for callers who accept JSON.
     pub fn to_json(&self) -> String {
-        let shown = Shown {
+        let error_json = ErrorJson {
             component: self.component,
             reason: self.reason.name(),
             setting: self.setting,
             message: &self.message,
             retry_is_safe: self.reason.retry_is_safe(),
         };
-        serde_json::to_string(&shown).expect("five plain fields become JSON")
+        serde_json::to_string(&error_json).expect("five plain fields become JSON")
     }
 }
 
 /// The fields of a [`PlatformError`] as callers read them.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ErrorJson<'a> {
     component: &'a str,
     reason: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,24 +106,42 @@ mod tests {
     #[test]
     fn the_contract_and_the_code_are_one_list() {
         let text = include_str!("../../../../contract/reasons.toml");
-        let contract: std::collections::BTreeMap<String, toml::Table> = toml::from_str(text).unwrap();
-        let live: Vec<_> = contract.iter().filter(|(_, entry)| !entry.contains_key("retired")).collect();
+        let contract: std::collections::BTreeMap<String, toml::Table> =
+            toml::from_str(text).unwrap();
+        let live: Vec<_> = contract
+            .iter()
+            .filter(|(_, entry)| !entry.contains_key("retired"))
+            .collect();
         assert_eq!(live.len(), Reason::ALL.len());
         for reason in Reason::ALL {
             let entry = &contract[reason.name()];
-            assert_eq!(entry["number"].as_integer(), Some(*reason as i64), "{reason}");
-            assert_eq!(entry["status"].as_integer(), Some(i64::from(reason.status())), "{reason}");
-            assert_eq!(entry["retry"].as_bool(), Some(reason.retry_is_safe()), "{reason}");
+            assert_eq!(
+                entry["number"].as_integer(),
+                Some(*reason as i64),
+                "{reason}"
+            );
+            assert_eq!(
+                entry["status"].as_integer(),
+                Some(i64::from(reason.status())),
+                "{reason}"
+            );
+            assert_eq!(
+                entry["retry"].as_bool(),
+                Some(reason.retry_is_safe()),
+                "{reason}"
+            );
         }
     }
 
     #[test]
     fn json_names_the_setting_where_one_governs_it() {
         let error = PlatformError::new("gateway", Reason::QueueTimeout, "no instance was free");
-        let plain =
-            r#"{"component":"gateway","reason":"queue_timeout","message":"no instance was free","retry_is_safe":true}"#;
+        let plain = r#"{"component":"gateway","reason":"queue_timeout","message":"no instance was free","retry_is_safe":true}"#;
         assert_eq!(error.to_json(), plain);
         let governed = error.governed_by("nearpath.io/queue-timeout").to_json();
-        assert!(governed.contains(r#""setting":"nearpath.io/queue-timeout","message""#), "{governed}");
+        assert!(
+            governed.contains(r#""setting":"nearpath.io/queue-timeout","message""#),
+            "{governed}"
+        );
     }
 }

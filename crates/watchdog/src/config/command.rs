@@ -2,8 +2,8 @@
 
 /// Splits at white space; `'…'` and `"…"` keep white space inside a word. There are no escapes and no variables: who needs
 /// a shell writes `sh -c '…'`.
-pub fn split(text: &str) -> Result<Vec<String>, String> {
-    let mut words = Vec::new();
+pub fn split_command(text: &str) -> Result<Vec<String>, String> {
+    let mut arguments = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;
     for c in text.chars() {
@@ -14,16 +14,18 @@ pub fn split(text: &str) -> Result<Vec<String>, String> {
                 quote = Some(c);
                 word.get_or_insert_default();
             }
-            None if c.is_whitespace() => words.extend(word.take()),
+            None if c.is_whitespace() => arguments.extend(word.take()),
             None => word.get_or_insert_default().push(c),
         }
     }
-    words.extend(word);
-    match (quote, words.is_empty()) {
+    arguments.extend(word);
+    match (quote, arguments.is_empty()) {
         (Some(quote), _) => Err(format!("the quote {quote} is not closed")),
         (None, true) => Err("there is no command in it".to_owned()),
-        (None, false) if words.iter().any(|word| word.contains('\0')) => Err("it holds a NUL".to_owned()),
-        (None, false) => Ok(words),
+        (None, false) if arguments.iter().any(|word| word.contains('\0')) => {
+            Err("it holds a NUL".to_owned())
+        }
+        (None, false) => Ok(arguments),
     }
 }
 
@@ -34,11 +36,17 @@ mod tests {
 
     #[test]
     fn words_and_quotes() {
-        assert_eq!(split("python3  index.py").unwrap(), ["python3", "index.py"]);
-        assert_eq!(split(r#"sh -c 'echo "a b"' """#).unwrap(), ["sh", "-c", r#"echo "a b""#, ""]);
-        assert_eq!(split("a'b c'd").unwrap(), ["ab cd"]);
+        assert_eq!(
+            split_command("python3  index.py").unwrap(),
+            ["python3", "index.py"]
+        );
+        assert_eq!(
+            split_command(r#"sh -c 'echo "a b"' """#).unwrap(),
+            ["sh", "-c", r#"echo "a b""#, ""]
+        );
+        assert_eq!(split_command("a'b c'd").unwrap(), ["ab cd"]);
         for bad in ["", "   ", "sh -c 'echo"] {
-            assert!(split(bad).is_err(), "{bad:?}");
+            assert!(split_command(bad).is_err(), "{bad:?}");
         }
     }
 
@@ -46,11 +54,11 @@ mod tests {
         #[test]
         fn quoted_words_come_back(words in prop::collection::vec("[a-z \"$\\\\]{0,8}", 1..6)) {
             let line: Vec<_> = words.iter().map(|word| format!("'{word}'")).collect();
-            prop_assert_eq!(split(&line.join(" ")).unwrap(), words);
+            prop_assert_eq!(split_command(&line.join(" ")).unwrap(), words);
         }
         #[test]
         fn any_text_is_answered(text in ".{0,60}") {
-            let _ = split(&text);
+            let _ = split_command(&text);
         }
     }
 }

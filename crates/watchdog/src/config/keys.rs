@@ -1,4 +1,4 @@
-//! Every variable with its names, default and meaning: read by [`super::Config`] and shown by `--help`.
+//! Every variable with its names, default and meaning: read by [`super::WatchdogConfig`] and shown by `--help`.
 
 use std::fmt::Write;
 
@@ -51,10 +51,15 @@ keys! {
 }
 
 /// The text of `--help`.
-pub(crate) fn help() -> String {
-    let mut text = "nearpath-watchdog [-version | -run-healthcheck | -help]\n\nVariables:\n".to_owned();
+pub(crate) fn help_text() -> String {
+    let mut text =
+        "nearpath-watchdog [-version | -run-healthcheck | -help]\n\nVariables:\n".to_owned();
     for key in ALL {
-        let default = if key.default.is_empty() { String::new() } else { format!(" [{}]", key.default) };
+        let default = if key.default.is_empty() {
+            String::new()
+        } else {
+            format!(" [{}]", key.default)
+        };
         let _ = writeln!(text, "  {:<36} {}{default}", key.names.join(", "), key.text);
     }
     text

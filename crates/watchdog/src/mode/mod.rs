@@ -10,37 +10,37 @@ use ::http::{Request, Response};
 use nearpath_types::PlatformError;
 use tokio::time::Instant;
 
-use crate::arrival::Arrival;
-use crate::body::Body;
-use crate::inbound::Upload;
-use crate::tunnel::Tunnel;
+use crate::incoming_body::IncomingBody;
+use crate::request_body::UploadState;
+use crate::response_body::WatchdogBody;
+use crate::tunnel::UpgradeTunnel;
 
-pub(crate) use self::fork::Forks;
-pub(crate) use self::http::{Http, Started, is_grpc};
-pub(crate) use self::serializing::Serializing;
-pub(crate) use self::r#static::Static;
-pub use self::r#static::decode;
-pub(crate) use self::streaming::Streaming;
+pub(crate) use self::fork::ProcessSpawner;
+pub(crate) use self::http::{HttpMode, ServerReadiness, is_grpc};
+pub(crate) use self::serializing::SerializingMode;
+pub(crate) use self::r#static::StaticMode;
+pub use self::r#static::decode_path;
+pub(crate) use self::streaming::StreamingMode;
 
 /// One request, when it came, and what its deadline wants to know of its body.
 #[derive(Debug)]
-pub(crate) struct Call {
-    pub(crate) request: Request<Arrival>,
-    pub(crate) began: Instant,
-    pub(crate) upload: Upload,
+pub(crate) struct ModeCall {
+    pub(crate) request: Request<IncomingBody>,
+    pub(crate) started_at: Instant,
+    pub(crate) upload: UploadState,
 }
 
 /// What a mode made of a call.
 #[derive(Debug)]
-pub(crate) enum Answer {
-    Plain(Response<Body>),
+pub(crate) enum ModeResponse {
+    Plain(Response<WatchdogBody>),
     /// A 101, and the bytes that follow it.
-    Upgraded(Response<Body>, Tunnel),
+    Upgraded(Response<WatchdogBody>, UpgradeTunnel),
 }
 
-impl Answer {
+impl ModeResponse {
     /// The answer alone; a tunnel is given up.
-    pub(crate) fn into_response(self) -> Response<Body> {
+    pub(crate) fn into_response(self) -> Response<WatchdogBody> {
         match self {
             Self::Plain(response) | Self::Upgraded(response, _) => response,
         }
@@ -49,31 +49,31 @@ impl Answer {
 
 /// The mode that this instance runs in.
 #[derive(Debug)]
-pub(crate) enum Mode {
-    Http(Http),
-    Streaming(Streaming),
-    Serializing(Serializing),
-    Static(Static),
+pub(crate) enum ModeHandler {
+    Http(HttpMode),
+    Streaming(StreamingMode),
+    Serializing(SerializingMode),
+    Static(StaticMode),
 }
 
-impl Mode {
+impl ModeHandler {
     /// Answers one call. Dropping the future gives the call up and ends what it started.
     ///
     /// # Errors
     /// When the tenant's code could not be called or did not answer.
-    pub(crate) async fn answer(&self, call: Call) -> Result<Answer, PlatformError> {
+    pub(crate) async fn handle_call(&self, call: ModeCall) -> Result<ModeResponse, PlatformError> {
         match self {
-            Self::Http(mode) => mode.answer(call).await,
-            Self::Streaming(mode) => mode.answer(call).await,
-            Self::Serializing(mode) => mode.answer(call).await,
-            Self::Static(mode) => mode.answer(call).await,
+            Self::Http(mode) => mode.handle_call(call).await,
+            Self::Streaming(mode) => mode.handle_call(call).await,
+            Self::Serializing(mode) => mode.handle_call(call).await,
+            Self::Static(mode) => mode.handle_call(call).await,
         }
     }
 
     /// Whether calls can be answered now.
-    pub(crate) fn started(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         match self {
-            Self::Http(mode) => mode.started.is_set(),
+            Self::Http(mode) => mode.readiness.is_ready(),
             _ => true,
         }
     }

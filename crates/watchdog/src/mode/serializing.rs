@@ -9,50 +9,59 @@ use nearpath_types::{PlatformError, Reason};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 
-use super::fork::{Feeder, Forked, Forks, HalfFed};
-use super::{Answer, Call};
-use crate::body::Body;
+use super::fork::{AbortedStdin, CallProcess, ProcessSpawner, StdinFeeder};
+use super::{ModeCall, ModeResponse};
 use crate::cgi;
-use crate::config::Config;
-use crate::inbound::collect;
-use crate::refusal::error;
+use crate::config::WatchdogConfig;
+use crate::errors::watchdog_error;
+use crate::request_body::collect_body;
+use crate::response_body::WatchdogBody;
 
 /// See the module's text.
 #[derive(Debug)]
-pub(crate) struct Serializing {
-    forks: Forks,
+pub(crate) struct SerializingMode {
+    spawner: ProcessSpawner,
     content_type: HeaderValue,
     read_timeout: Option<Duration>,
     max_body: usize,
 }
 
-impl Serializing {
-    pub(crate) fn new(config: &Config, forks: Forks) -> Self {
+impl SerializingMode {
+    pub(crate) fn new(config: &WatchdogConfig, spawner: ProcessSpawner) -> Self {
         let (content_type, read_timeout) = (config.content_type.clone(), config.read_timeout);
-        Self { forks, content_type, read_timeout, max_body: config.max_body }
+        Self {
+            spawner: spawner,
+            content_type,
+            read_timeout,
+            max_body: config.max_body,
+        }
     }
 
-    pub(crate) async fn answer(&self, call: Call) -> Result<Answer, PlatformError> {
+    pub(crate) async fn handle_call(&self, call: ModeCall) -> Result<ModeResponse, PlatformError> {
         let (parts, body) = call.request.into_parts();
-        let body = collect(body, self.max_body, self.read_timeout, &call.upload).await?;
-        let variables = cgi::variables(&parts, Some(body.len() as u64));
-        let process = self.forks.start(variables, |stdin| Feeder::run(feed(body, stdin)))?;
-        let mut response = Response::new(Body::from(self.all(process).await?));
-        response.headers_mut().insert(CONTENT_TYPE, self.content_type.clone());
-        Ok(Answer::Plain(response))
+        let body = collect_body(body, self.max_body, self.read_timeout, &call.upload).await?;
+        let variables = cgi::cgi_variables(&parts, Some(body.len() as u64));
+        let process = self.spawner.start_process(variables, |stdin| {
+            StdinFeeder::spawn(feed_stdin(body, stdin))
+        })?;
+        let mut response = Response::new(WatchdogBody::from(self.collect_output(process).await?));
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, self.content_type.clone());
+        Ok(ModeResponse::Plain(response))
     }
 
-    async fn all(&self, mut process: Forked) -> Result<Bytes, PlatformError> {
+    async fn collect_output(&self, mut process: CallProcess) -> Result<Bytes, PlatformError> {
         let mut all = BytesMut::new();
         loop {
-            let bytes = process.chunk().await?;
+            let bytes = process.next_chunk().await?;
             if bytes.is_empty() {
-                process.ended().await?;
+                process.wait_exit().await?;
                 return Ok(all.freeze());
             }
             if all.len() + bytes.len() > self.max_body {
                 let text = format!("the answer is larger than {} bytes", self.max_body);
-                return Err(error(Reason::FunctionFailed, text).governed_by("max_body"));
+                return Err(watchdog_error(Reason::FunctionFailed, text).governed_by("max_body"));
             }
             all.extend_from_slice(&bytes);
         }
@@ -60,7 +69,7 @@ impl Serializing {
 }
 
 /// Writes the request into the process. A process that does not want (all of) it is no fault.
-async fn feed(body: Bytes, mut stdin: pipe::Sender) -> Result<(), HalfFed> {
+async fn feed_stdin(body: Bytes, mut stdin: pipe::Sender) -> Result<(), AbortedStdin> {
     let _ = stdin.write_all(&body).await;
     Ok(())
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures_util::stream;
 use http::header::{
-    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED,
-    LOCATION,
+    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MODIFIED_SINCE,
+    IF_NONE_MATCH, LAST_MODIFIED, LOCATION,
 };
 use http::{Method, Response, StatusCode};
 use http_body::Frame;
@@ -20,16 +20,16 @@ use http_body_util::StreamBody;
 use nearpath_types::{PlatformError, Reason};
 use rustix::fs::{CWD, Mode as FileMode, OFlags, ResolveFlags, openat2};
 
-use super::{Answer, Call};
-use crate::body::{Body, BoxError};
-use crate::refusal::{self, error};
+use super::{ModeCall, ModeResponse};
+use crate::errors::{self, watchdog_error};
+use crate::response_body::{AnyError, WatchdogBody};
 
 /// Bytes that are read at once. Files are local and mostly in memory: reading them on the one thread is cheaper than
 /// another thread.
-const CHUNK: u64 = 64 * 1024;
+const CHUNK_BYTES: u64 = 64 * 1024;
 
 /// Content types by a name's ending.
-const TYPES: &[(&str, &str)] = &[
+const CONTENT_TYPES: &[(&str, &str)] = &[
     ("avif", "image/avif"),
     ("css", "text/css; charset=utf-8"),
     ("csv", "text/csv; charset=utf-8"),
@@ -65,75 +65,101 @@ const TYPES: &[(&str, &str)] = &[
 
 /// See the module's text.
 #[derive(Debug)]
-pub(crate) struct Static {
+pub(crate) struct StaticMode {
     root: OwnedFd,
 }
 
 /// A file that is about to be sent.
-struct Found {
+struct StaticFile {
     file: File,
     length: u64,
     modified: SystemTime,
-    tag: String,
+    etag: String,
     content_type: &'static str,
 }
 
-enum Lookup {
-    File(Found),
+enum FileLookup {
+    File(StaticFile),
     /// A folder that was named without its slash: relative links in its page would lead astray.
     AddSlash,
 }
 
-impl Static {
+impl StaticMode {
     /// Opens the folder.
     ///
     /// # Errors
     /// When it is not there or not a folder.
     pub(crate) fn new(folder: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::openat(CWD, folder, flags, FileMode::empty())
-            .map_err(|fault| io::Error::new(fault.kind(), format!("static_path {}: {fault}", folder.display())))?;
+        let root = rustix::fs::openat(CWD, folder, flags, FileMode::empty()).map_err(|fault| {
+            io::Error::new(
+                fault.kind(),
+                format!("static_path {}: {fault}", folder.display()),
+            )
+        })?;
         Ok(Self { root })
     }
 
     #[allow(clippy::unused_async)] // all modes have the same shape
-    pub(crate) async fn answer(&self, call: Call) -> Result<Answer, PlatformError> {
+    pub(crate) async fn handle_call(&self, call: ModeCall) -> Result<ModeResponse, PlatformError> {
         let request = call.request;
         if ![Method::GET, Method::HEAD].contains(request.method()) {
-            let fault = error(Reason::MethodNotAllowed, "files are read with GET or HEAD").governed_by("mode");
-            let mut response = refusal::answer(&fault);
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return Ok(Answer::Plain(response));
+            let fault = watchdog_error(Reason::MethodNotAllowed, "files are read with GET or HEAD")
+                .governed_by("mode");
+            let mut response = errors::error_response(&fault);
+            response
+                .headers_mut()
+                .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return Ok(ModeResponse::Plain(response));
         }
         let path = request.uri().path();
-        let response = match self.find(path)? {
-            Lookup::AddSlash => redirect(path)?,
-            Lookup::File(found) => serve(found, request.method() == Method::HEAD, request.headers()),
+        let response = match self.find_file(path)? {
+            FileLookup::AddSlash => redirect_to_folder(path)?,
+            FileLookup::File(found) => {
+                file_response(found, request.method() == Method::HEAD, request.headers())
+            }
         };
-        Ok(Answer::Plain(response))
+        Ok(ModeResponse::Plain(response))
     }
 
-    fn find(&self, path: &str) -> Result<Lookup, PlatformError> {
-        let missing = || error(Reason::NotFound, "no such file").governed_by("static_path");
-        let name = decode(path).ok_or_else(missing)?;
+    fn find_file(&self, path: &str) -> Result<FileLookup, PlatformError> {
+        let missing =
+            || watchdog_error(Reason::NotFound, "no such file").governed_by("static_path");
+        let name = decode_path(path).ok_or_else(missing)?;
         let relative = name.trim_start_matches('/');
-        let (file, is_folder) = self.open(if relative.is_empty() { "." } else { relative }).map_err(|_| missing())?;
+        let (file, is_folder) = self
+            .open_beneath(if relative.is_empty() { "." } else { relative })
+            .map_err(|_| missing())?;
         if !is_folder {
-            return Ok(Lookup::File(Found::new(file, relative).map_err(|_| missing())?));
+            return Ok(FileLookup::File(
+                StaticFile::new(file, relative).map_err(|_| missing())?,
+            ));
         }
         if !name.ends_with('/') {
-            return Ok(Lookup::AddSlash);
+            return Ok(FileLookup::AddSlash);
         }
         let index = format!("{relative}index.html");
-        let (file, is_folder) = self.open(&index).map_err(|_| missing())?;
-        if is_folder { Err(missing()) } else { Ok(Lookup::File(Found::new(file, &index).map_err(|_| missing())?)) }
+        let (file, is_folder) = self.open_beneath(&index).map_err(|_| missing())?;
+        if is_folder {
+            Err(missing())
+        } else {
+            Ok(FileLookup::File(
+                StaticFile::new(file, &index).map_err(|_| missing())?,
+            ))
+        }
     }
 
     /// Opens below the root; a pipe or device is refused, and without waiting for one.
-    fn open(&self, relative: &str) -> io::Result<(File, bool)> {
+    fn open_beneath(&self, relative: &str) -> io::Result<(File, bool)> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let file = File::from(openat2(&self.root, relative, flags, FileMode::empty(), resolve)?);
+        let file = File::from(openat2(
+            &self.root,
+            relative,
+            flags,
+            FileMode::empty(),
+            resolve,
+        )?);
         let metadata = file.metadata()?;
         if !metadata.is_file() && !metadata.is_dir() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -142,38 +168,55 @@ impl Static {
     }
 }
 
-impl Found {
+impl StaticFile {
     fn new(file: File, name: &str) -> io::Result<Self> {
         let metadata = file.metadata()?;
-        let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase()).unwrap_or_default();
-        let known = TYPES.binary_search_by_key(&ending.as_str(), |(name, _)| name);
+        let ending = name
+            .rsplit_once('.')
+            .map(|(_, ending)| ending.to_ascii_lowercase())
+            .unwrap_or_default();
+        let known = CONTENT_TYPES.binary_search_by_key(&ending.as_str(), |(name, _)| name);
         Ok(Self {
             length: metadata.len(),
             modified: metadata.modified()?,
-            tag: format!("W/\"{:x}-{:x}.{:x}\"", metadata.len(), metadata.mtime(), metadata.mtime_nsec()),
-            content_type: known.map_or("application/octet-stream", |at| TYPES[at].1),
+            etag: format!(
+                "W/\"{:x}-{:x}.{:x}\"",
+                metadata.len(),
+                metadata.mtime(),
+                metadata.mtime_nsec()
+            ),
+            content_type: known.map_or("application/octet-stream", |at| CONTENT_TYPES[at].1),
             file,
         })
     }
 
     /// Whether the caller's copy is still good (RFC 9110 section 13.1): the tag decides, else the date in whole seconds.
-    fn unchanged(&self, headers: &HeaderMap) -> bool {
-        if let Some(tags) = headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok()) {
+    fn is_unchanged(&self, headers: &HeaderMap) -> bool {
+        if let Some(tags) = headers
+            .get(IF_NONE_MATCH)
+            .and_then(|value| value.to_str().ok())
+        {
             let bare = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
-            return tags.trim() == "*" || tags.split(',').any(|tag| bare(tag) == bare(&self.tag));
+            return tags.trim() == "*" || tags.split(',').any(|tag| bare(tag) == bare(&self.etag));
         }
-        let since = headers.get(IF_MODIFIED_SINCE).and_then(|value| value.to_str().ok());
+        let since = headers
+            .get(IF_MODIFIED_SINCE)
+            .and_then(|value| value.to_str().ok());
         let since = since.and_then(|text| httpdate::parse_http_date(text).ok());
         since.is_some_and(|since| self.modified < since + Duration::from_secs(1))
     }
 }
 
-fn serve(found: Found, head_only: bool, asked: &HeaderMap) -> Response<Body> {
-    let unchanged = found.unchanged(asked);
-    let mut response = Response::new(Body::empty());
+fn file_response(
+    found: StaticFile,
+    head_only: bool,
+    request_headers: &HeaderMap,
+) -> Response<WatchdogBody> {
+    let unchanged = found.is_unchanged(request_headers);
+    let mut response = Response::new(WatchdogBody::empty());
     let headers = response.headers_mut();
     let text = |text: String| HeaderValue::try_from(text).expect("digits, letters and quotes");
-    headers.insert(ETAG, text(found.tag.clone()));
+    headers.insert(ETAG, text(found.etag.clone()));
     headers.insert(LAST_MODIFIED, text(httpdate::fmt_http_date(found.modified)));
     if unchanged {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
@@ -182,23 +225,30 @@ fn serve(found: Found, head_only: bool, asked: &HeaderMap) -> Response<Body> {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(found.content_type));
     headers.insert(CONTENT_LENGTH, found.length.into());
     if !head_only {
-        *response.body_mut() = contents(found);
+        *response.body_mut() = file_body(found);
     }
     response
 }
 
 /// The file's bytes. One that shrinks meanwhile breaks the answer.
-fn contents(found: Found) -> Body {
-    let Found { file, length, .. } = found;
-    let stream = stream::try_unfold(0, move |at| {
-        let read = if at == length { Ok(None) } else { chunk(&file, at, length).map(Some) };
-        std::future::ready(read.map(|bytes| bytes.map(|bytes| (Frame::data(bytes.clone()), at + bytes.len() as u64))))
-    });
-    Body::stream(StreamBody::new(stream))
+fn file_body(found: StaticFile) -> WatchdogBody {
+    let StaticFile { file, length, .. } = found;
+    let stream =
+        stream::try_unfold(0, move |at| {
+            let read = if at == length {
+                Ok(None)
+            } else {
+                read_chunk(&file, at, length).map(Some)
+            };
+            std::future::ready(read.map(|bytes| {
+                bytes.map(|bytes| (Frame::data(bytes.clone()), at + bytes.len() as u64))
+            }))
+        });
+    WatchdogBody::from_stream(StreamBody::new(stream))
 }
 
-fn chunk(file: &File, at: u64, length: u64) -> Result<Bytes, BoxError> {
-    let mut bytes = vec![0; CHUNK.min(length - at) as usize];
+fn read_chunk(file: &File, at: u64, length: u64) -> Result<Bytes, AnyError> {
+    let mut bytes = vec![0; CHUNK_BYTES.min(length - at) as usize];
     match file.read_at(&mut bytes, at)? {
         0 => Err("the file became shorter while it was sent".into()),
         n => Ok(Bytes::from(bytes).slice(..n)),
@@ -206,17 +256,19 @@ fn chunk(file: &File, at: u64, length: u64) -> Result<Bytes, BoxError> {
 }
 
 /// Back to the same path with a slash. A path that begins with two slashes would name another host.
-fn redirect(path: &str) -> Result<Response<Body>, PlatformError> {
-    let invalid = |_| error(Reason::BadRequest, "the request's path is not valid");
+fn redirect_to_folder(path: &str) -> Result<Response<WatchdogBody>, PlatformError> {
+    let invalid = |_| watchdog_error(Reason::BadRequest, "the request's path is not valid");
     let target = format!("/{}/", path.trim_start_matches('/'));
-    let mut response = Response::new(Body::empty());
+    let mut response = Response::new(WatchdogBody::empty());
     *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
-    response.headers_mut().insert(LOCATION, HeaderValue::try_from(target).map_err(invalid)?);
+    response
+        .headers_mut()
+        .insert(LOCATION, HeaderValue::try_from(target).map_err(invalid)?);
     Ok(response)
 }
 
-/// Undoes percent-encoding. `None`: not UTF-8, not well formed, or with a NUL.
-pub fn decode(path: &str) -> Option<String> {
+/// Undoes percent-encoding. `NoConnection`: not UTF-8, not well formed, or with a NUL.
+pub fn decode_path(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.bytes();
     while let Some(byte) = rest.next() {
@@ -229,7 +281,9 @@ pub fn decode(path: &str) -> Option<String> {
             byte => byte,
         });
     }
-    String::from_utf8(bytes).ok().filter(|path| !path.contains('\0'))
+    String::from_utf8(bytes)
+        .ok()
+        .filter(|path| !path.contains('\0'))
 }
 
 #[cfg(test)]
@@ -239,14 +293,14 @@ mod tests {
 
     #[test]
     fn endings_are_sorted_for_the_search() {
-        assert!(TYPES.is_sorted_by_key(|(ending, _)| ending));
+        assert!(CONTENT_TYPES.is_sorted_by_key(|(ending, _)| ending));
     }
 
     #[test]
     fn percent_encoding() {
-        assert_eq!(decode("/a%20b/%C3%A4").as_deref(), Some("/a b/ä"));
+        assert_eq!(decode_path("/a%20b/%C3%A4").as_deref(), Some("/a b/ä"));
         for bad in ["/%", "/%2", "/%zz", "/%00", "/%ff"] {
-            assert_eq!(decode(bad), None, "{bad}");
+            assert_eq!(decode_path(bad), None, "{bad}");
         }
     }
 
@@ -258,9 +312,9 @@ mod tests {
             let root = top.path().join("a");
             std::fs::create_dir(&root).unwrap();
             std::os::unix::fs::symlink(top.path().join("secret"), root.join("link")).unwrap();
-            let files = Static::new(&root).unwrap();
-            prop_assert!(!matches!(files.find(&path), Ok(Lookup::File(_))));
-            prop_assert!(files.find("/link").is_err());
+            let files = StaticMode::new(&root).unwrap();
+            prop_assert!(!matches!(files.find_file(&path), Ok(FileLookup::File(_))));
+            prop_assert!(files.find_file("/link").is_err());
         }
     }
 }

@@ -13,53 +13,68 @@ use nearpath_types::PlatformError;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 
-use super::fork::{Feeder, Forked, Forks, HalfFed};
-use super::{Answer, Call};
-use crate::body::Body;
+use super::fork::{AbortedStdin, CallProcess, ProcessSpawner, StdinFeeder};
+use super::{ModeCall, ModeResponse};
 use crate::cgi;
-use crate::config::Config;
-use crate::inbound::{Inbound, broken};
+use crate::config::WatchdogConfig;
+use crate::request_body::{RequestBody, body_error};
+use crate::response_body::WatchdogBody;
 
 /// See the module's text.
 #[derive(Debug)]
-pub(crate) struct Streaming {
-    forks: Forks,
+pub(crate) struct StreamingMode {
+    spawner: ProcessSpawner,
     content_type: HeaderValue,
     read_timeout: Option<Duration>,
 }
 
-impl Streaming {
-    pub(crate) fn new(config: &Config, forks: Forks) -> Self {
-        Self { forks, content_type: config.content_type.clone(), read_timeout: config.read_timeout }
+impl StreamingMode {
+    pub(crate) fn new(config: &WatchdogConfig, spawner: ProcessSpawner) -> Self {
+        Self {
+            spawner: spawner,
+            content_type: config.content_type.clone(),
+            read_timeout: config.read_timeout,
+        }
     }
 
     /// The head is sent with the first byte of the answer, so that a process which fails at once gets its 500.
-    pub(crate) async fn answer(&self, call: Call) -> Result<Answer, PlatformError> {
-        let Call { request, upload, .. } = call;
+    pub(crate) async fn handle_call(&self, call: ModeCall) -> Result<ModeResponse, PlatformError> {
+        let ModeCall {
+            request, upload, ..
+        } = call;
         let (parts, body) = request.into_parts();
-        let variables = cgi::variables(&parts, body.size_hint().exact());
-        let body = Inbound::arriving(body, self.read_timeout, &upload);
-        let mut process = self.forks.start(variables, |stdin| Feeder::run(feed(body, stdin)))?;
-        let first = process.chunk().await?;
-        upload.answered();
+        let variables = cgi::cgi_variables(&parts, body.size_hint().exact());
+        let body = RequestBody::monitored(body, self.read_timeout, &upload);
+        let mut process = self.spawner.start_process(variables, |stdin| {
+            StdinFeeder::spawn(feed_stdin(body, stdin))
+        })?;
+        let first = process.next_chunk().await?;
+        upload.mark_answered();
         let body = if first.is_empty() {
-            process.ended().await?;
-            Body::empty()
+            process.wait_exit().await?;
+            WatchdogBody::empty()
         } else {
-            rest(first, process)
+            response_stream(first, process)
         };
         let mut response = Response::new(body);
-        response.headers_mut().insert(CONTENT_TYPE, self.content_type.clone());
-        Ok(Answer::Plain(response))
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, self.content_type.clone());
+        Ok(ModeResponse::Plain(response))
     }
 }
 
 /// Copies the request into the process. A process that does not want (all of) it is no fault.
-async fn feed(mut body: Inbound, mut stdin: pipe::Sender) -> Result<(), HalfFed> {
+async fn feed_stdin(mut body: RequestBody, mut stdin: pipe::Sender) -> Result<(), AbortedStdin> {
     while let Some(frame) = body.frame().await {
         let frame = match frame {
             Ok(frame) => frame,
-            Err(fault) => return Err(HalfFed { fault: broken(&*fault), _stdin: stdin }),
+            Err(fault) => {
+                return Err(AbortedStdin {
+                    fault: body_error(&*fault),
+                    _stdin: stdin,
+                });
+            }
         };
         if let Ok(mut bytes) = frame.into_data()
             && stdin.write_all_buf(&mut bytes).await.is_err()
@@ -70,22 +85,28 @@ async fn feed(mut body: Inbound, mut stdin: pipe::Sender) -> Result<(), HalfFed>
     Ok(())
 }
 
-enum Step {
-    First(Bytes, Forked),
-    More(Forked),
+enum StreamStep {
+    First(Bytes, CallProcess),
+    More(CallProcess),
     Over,
 }
 
 /// The answer's body. A process that fails after its first byte breaks it, so that no caller takes half for the whole.
-fn rest(first: Bytes, process: Forked) -> Body {
-    let stream = stream::unfold(Step::First(first, process), async |step| match step {
-        Step::First(bytes, process) => Some((Ok(Frame::data(bytes)), Step::More(process))),
-        Step::More(mut process) => match process.chunk().await {
-            Ok(bytes) if bytes.is_empty() => process.ended().await.err().map(|fault| (Err(fault), Step::Over)),
-            Ok(bytes) => Some((Ok(Frame::data(bytes)), Step::More(process))),
-            Err(fault) => Some((Err(fault), Step::Over)),
+fn response_stream(first: Bytes, process: CallProcess) -> WatchdogBody {
+    let stream = stream::unfold(StreamStep::First(first, process), async |step| match step {
+        StreamStep::First(bytes, process) => {
+            Some((Ok(Frame::data(bytes)), StreamStep::More(process)))
+        }
+        StreamStep::More(mut process) => match process.next_chunk().await {
+            Ok(bytes) if bytes.is_empty() => process
+                .wait_exit()
+                .await
+                .err()
+                .map(|fault| (Err(fault), StreamStep::Over)),
+            Ok(bytes) => Some((Ok(Frame::data(bytes)), StreamStep::More(process))),
+            Err(fault) => Some((Err(fault), StreamStep::Over)),
         },
-        Step::Over => None,
+        StreamStep::Over => None,
     });
-    Body::stream(StreamBody::new(stream))
+    WatchdogBody::from_stream(StreamBody::new(stream))
 }

@@ -1,4 +1,4 @@
-//! Connections to an HTTP server beside or above us, the tenant's or the gateway: one call at a time on those of HTTP/1.1 ([`pool`]), many on those of h2c
+//! Connections to an HTTP server beside or above us, the tenant's or the gateway: one call at a time on those of HTTP/1.1 ([`http1_pool`]), many on those of h2c
 //! ([`shared`]).
 //!
 //! Few are opened at a time, and none is waited for long: a simple server has room for five that it has not accepted yet
@@ -6,9 +6,9 @@
 //!
 //! A request is sent again only when hyper hands it back, which proves that no byte of it left. Anything else may have run.
 
+mod http1_pool;
+mod http2_pool;
 mod peer;
-mod pool;
-mod shared;
 mod stream_load;
 
 use std::io;
@@ -26,55 +26,61 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::body::Body;
-use crate::inbound::Inbound;
+use crate::request_body::RequestBody;
+use crate::response_body::WatchdogBody;
 
-pub(crate) use peer::Peer;
-use pool::{Leased, Pool};
-use shared::{Carried, Shared};
-pub(crate) use stream_load::Stream;
-use stream_load::{Load, UNKNOWN};
+use http1_pool::{Http1Pool, PooledBody};
+use http2_pool::{Http2Body, Http2Pool};
+pub(crate) use peer::UpstreamPeer;
+pub(crate) use stream_load::StreamPermit;
+use stream_load::{LIMIT_UNKNOWN, StreamLoad};
 
 /// Most header fields of an answer.
-const HEADERS: usize = 128;
+const MAX_HEADERS: usize = 128;
 /// Largest head of an answer in bytes.
-const HEAD: usize = 64 * 1024;
+const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Bytes of one h2c stream that may be on the way unread, and four times that of a connection.
-const WINDOW: u32 = 256 * 1024;
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 /// How often a request that provably was not sent is tried.
-const TRIES: usize = 4;
+const MAX_SEND_TRIES: usize = 4;
 /// Connections that are being opened at the same time.
-const DIALS: usize = 4;
+const MAX_CONCURRENT_DIALS: usize = 4;
 /// How long the first try to connect may take, each one being followed by one with twice the time.
-const PATIENCE: Duration = Duration::from_millis(10);
+const FIRST_DIAL_TIMEOUT: Duration = Duration::from_millis(10);
 /// Tries to connect; 82 s in all.
-const KNOCKS: u32 = 13;
+const MAX_DIAL_TRIES: u32 = 13;
 
-/// An HTTP/1.1 connection, and its socket for [`pool`] to hurry acknowledgements on.
+/// An HTTP/1.1 connection, and its socket for [`http1_pool`] to hurry acknowledgements on.
 #[derive(Debug)]
-struct Http1 {
-    sender: http1::SendRequest<Inbound>,
+struct Http1Connection {
+    sender: http1::SendRequest<RequestBody>,
     socket: OwnedFd,
 }
 
-type Http2 = http2::SendRequest<Inbound>;
+type Http2Sender = http2::SendRequest<RequestBody>;
 
 /// Why a try failed; with the request, if it was not sent.
-type Failed = (PlatformError, Option<Request<Inbound>>);
+type UpstreamSendFailure = (PlatformError, Option<Request<RequestBody>>);
 
 /// A server and the connections to it.
 #[derive(Debug)]
-pub(crate) struct Upstream {
-    peer: Peer,
+pub(crate) struct UpstreamClient {
+    peer: UpstreamPeer,
     addrs: Vec<SocketAddr>,
-    pool: Arc<Pool>,
-    shared: Shared,
-    dials: Semaphore,
+    http1_pool: Arc<Http1Pool>,
+    http2_pool: Http2Pool,
+    dial_permits: Semaphore,
 }
 
-impl Upstream {
-    pub(crate) fn new(peer: Peer, addrs: Vec<SocketAddr>) -> Self {
-        Self { peer, addrs, pool: Arc::default(), shared: Shared::default(), dials: Semaphore::new(DIALS) }
+impl UpstreamClient {
+    pub(crate) fn new(peer: UpstreamPeer, addrs: Vec<SocketAddr>) -> Self {
+        Self {
+            peer,
+            addrs,
+            http1_pool: Arc::default(),
+            http2_pool: Http2Pool::default(),
+            dial_permits: Semaphore::new(MAX_CONCURRENT_DIALS),
+        }
     }
 
     /// Sends a request and waits for the answer's head. The request's version chooses the protocol.
@@ -82,9 +88,12 @@ impl Upstream {
     /// # Errors
     /// [`Peer`]'s when there is no connection or it broke; `overload` when the server allows no more streams; what the
     /// request's own body did wrong.
-    pub(crate) async fn send(&self, request: Request<Inbound>) -> Result<Response<Body>, PlatformError> {
+    pub(crate) async fn send_request(
+        &self,
+        request: Request<RequestBody>,
+    ) -> Result<Response<WatchdogBody>, PlatformError> {
         let mut request = request;
-        for last in (0..TRIES).map(|n| n + 1 == TRIES) {
+        for last in (0..MAX_SEND_TRIES).map(|n| n + 1 == MAX_SEND_TRIES) {
             let sent = match request.version() {
                 Version::HTTP_2 => self.send_http2(request).await,
                 _ => self.send_http1(request, last).await,
@@ -98,86 +107,126 @@ impl Upstream {
         unreachable!("the last try returns")
     }
 
-    async fn send_http1(&self, request: Request<Inbound>, fresh: bool) -> Result<Response<Body>, Failed> {
-        let connection = if fresh { self.dial_http1().await } else { self.take_http1().await };
-        let mut connection = connection.map_err(|fault| (self.peer.unreachable(&fault), None))?;
+    async fn send_http1(
+        &self,
+        request: Request<RequestBody>,
+        is_fresh: bool,
+    ) -> Result<Response<WatchdogBody>, UpstreamSendFailure> {
+        let connection = if is_fresh {
+            self.dial_http1().await
+        } else {
+            self.take_http1().await
+        };
+        let mut connection = connection.map_err(|fault| (self.peer.connect_error(&fault), None))?;
         match connection.sender.try_send_request(request).await {
-            Ok(response) => Ok(response.map(|body| Body::stream(Leased::new(body, connection, &self.pool)))),
-            Err(fault) => Err(self.peer.explain(fault)),
+            Ok(response) => Ok(response.map(|body| {
+                WatchdogBody::from_stream(PooledBody::new(body, connection, &self.http1_pool))
+            })),
+            Err(fault) => Err(self.peer.send_error(fault)),
         }
     }
 
     /// An idle connection or a new one, whichever is there first.
-    async fn take_http1(&self) -> io::Result<Http1> {
+    async fn take_http1(&self) -> io::Result<Http1Connection> {
         let mut dialed = pin!(self.dial_http1());
         loop {
-            if let Some(connection) = self.pool.take() {
+            if let Some(connection) = self.http1_pool.take_idle() {
                 return Ok(connection);
             }
             tokio::select! {
                 biased;
                 dialed = dialed.as_mut() => return dialed,
-                () = self.pool.given() => {}
+                () = self.http1_pool.wait_returned() => {}
             }
         }
     }
 
-    async fn send_http2(&self, mut request: Request<Inbound>) -> Result<Response<Body>, Failed> {
-        let taken = match self.shared.take() {
+    async fn send_http2(
+        &self,
+        mut request: Request<RequestBody>,
+    ) -> Result<Response<WatchdogBody>, UpstreamSendFailure> {
+        let slot = match self.http2_pool.take_slot() {
             Some(taken) => taken,
-            None => self.shared.open(self.peer, self.dial_http2()).await.map_err(|fault| (fault, None))?,
+            None => self
+                .http2_pool
+                .open_connection(self.peer, self.dial_http2())
+                .await
+                .map_err(|fault| (fault, None))?,
         };
-        let (mut sender, stream) = (taken.sender, Arc::new(taken.stream));
-        request.body_mut().keep(Arc::clone(&stream));
+        let (mut sender, stream) = (slot.sender, Arc::new(slot.stream));
+        request.body_mut().hold_stream(Arc::clone(&stream));
         let sent = sender.try_send_request(request); // it is on its way now, not when this is awaited
-        if let Some(turn) = taken.turn {
-            stream.load().settled().await;
+        if let Some(turn) = slot.open_permit {
+            stream.load().wait_limit_known().await;
             drop(turn);
         }
         sent.await
-            .map(|response| response.map(|body| Body::stream(Carried::new(body, stream))))
-            .map_err(|fault| self.peer.explain(fault))
+            .map(|response| {
+                response.map(|body| WatchdogBody::from_stream(Http2Body::new(body, stream)))
+            })
+            .map_err(|fault| self.peer.send_error(fault))
     }
 
-    async fn dial_http1(&self) -> io::Result<Http1> {
-        let stream = self.dial().await?;
+    async fn dial_http1(&self) -> io::Result<Http1Connection> {
+        let stream = self.dial_upstream().await?;
         let socket = stream.as_fd().try_clone_to_owned()?;
         let mut http1 = http1::Builder::new();
-        let handshake = http1.max_headers(HEADERS).max_buf_size(HEAD).handshake(TokioIo::new(stream)).await;
+        let handshake = http1
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .handshake(TokioIo::new(stream))
+            .await;
         let (sender, connection) = handshake.map_err(io::Error::other)?;
         tokio::spawn(connection.with_upgrades());
-        Ok(Http1 { sender, socket })
+        Ok(Http1Connection { sender, socket })
     }
 
-    async fn dial_http2(&self) -> io::Result<(Http2, Arc<Load>)> {
-        let io = TokioIo::new(self.dial().await?);
+    async fn dial_http2(&self) -> io::Result<(Http2Sender, Arc<StreamLoad>)> {
+        let io = TokioIo::new(self.dial_upstream().await?);
         let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.timer(TokioTimer::new()).max_header_list_size(HEAD as u32).initial_max_send_streams(UNKNOWN);
-        builder.initial_stream_window_size(WINDOW).initial_connection_window_size(4 * WINDOW);
+        builder
+            .timer(TokioTimer::new())
+            .max_header_list_size(MAX_HEAD_BYTES as u32)
+            .initial_max_send_streams(LIMIT_UNKNOWN);
+        builder
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(4 * STREAM_WINDOW_BYTES);
         let (sender, mut connection) = builder.handshake(io).await.map_err(io::Error::other)?;
-        let load = Arc::<Load>::default();
+        let load = Arc::<StreamLoad>::default();
         let watched = Arc::clone(&load);
         tokio::spawn(async move {
             let polls = std::future::poll_fn(|cx| {
                 let polled = Pin::new(&mut connection).poll(cx);
-                watched.allow(connection.current_max_send_streams());
+                watched.set_limit(connection.current_max_send_streams());
                 polled
             });
             let _ = polls.await; // what its calls were told
-            watched.end();
+            watched.close();
         });
         Ok((sender, load))
     }
 
     /// Connects when it is its turn.
-    async fn dial(&self) -> io::Result<TcpStream> {
-        let _turn = self.dials.acquire().await.expect("this semaphore is never closed");
-        for knock in 0..KNOCKS {
-            if let Ok(connected) = timeout(PATIENCE * 2_u32.pow(knock), connect(&self.addrs)).await {
+    async fn dial_upstream(&self) -> io::Result<TcpStream> {
+        let _permit = self
+            .dial_permits
+            .acquire()
+            .await
+            .expect("this semaphore is never closed");
+        for attempt in 0..MAX_DIAL_TRIES {
+            if let Ok(connected) = timeout(
+                FIRST_DIAL_TIMEOUT * 2_u32.pow(attempt),
+                connect_any(&self.addrs),
+            )
+            .await
+            {
                 return connected;
             }
         }
-        Err(io::Error::new(io::ErrorKind::TimedOut, "it does not accept connections"))
+        Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "it does not accept connections",
+        ))
     }
 }
 
@@ -185,7 +234,7 @@ impl Upstream {
 ///
 /// # Errors
 /// The last address's.
-pub(crate) async fn connect(addrs: &[SocketAddr]) -> io::Result<TcpStream> {
+pub(crate) async fn connect_any(addrs: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut fault = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for addr in addrs {
         match TcpStream::connect(addr).await {

@@ -6,21 +6,21 @@ use http::Request;
 use hyper::client::conn::TrySendError;
 use nearpath_types::{PlatformError, Reason};
 
-use super::Failed;
-use crate::inbound::{Inbound, Silent, broken};
-use crate::refusal::error;
+use super::UpstreamSendFailure;
+use crate::errors::watchdog_error;
+use crate::request_body::{RequestBody, UploadStalled, body_error};
 
 /// See the module's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Peer {
+pub(crate) enum UpstreamPeer {
     /// The tenant's HTTP server: `connect_failed` while nothing was sent, then it is the function's fault (`function_failed`).
     Tenant,
     /// The gateway: `connect_failed`, or `response_cut` once something was sent.
     Gateway,
 }
 
-impl Peer {
-    fn name(self) -> &'static str {
+impl UpstreamPeer {
+    fn display_name(self) -> &'static str {
         match self {
             Self::Tenant => "the tenant's server",
             Self::Gateway => "the gateway",
@@ -28,8 +28,11 @@ impl Peer {
     }
 
     /// No connection could be made: the call has not run, and whoever made it may send it to another instance.
-    pub(super) fn unreachable(self, fault: &io::Error) -> PlatformError {
-        let error = error(Reason::ConnectFailed, format!("{} cannot be reached: {fault}", self.name()));
+    pub(super) fn connect_error(self, fault: &io::Error) -> PlatformError {
+        let error = watchdog_error(
+            Reason::ConnectFailed,
+            format!("{} cannot be reached: {fault}", self.display_name()),
+        );
         match self {
             Self::Tenant => error.governed_by("upstream_url"),
             Self::Gateway => error,
@@ -37,39 +40,50 @@ impl Peer {
     }
 
     /// Its HTTP/2 connections are full.
-    pub(super) fn full(self, connections: usize) -> PlatformError {
+    pub(super) fn overload_error(self, connections: usize) -> PlatformError {
         let text = format!(
             "{} allows no more calls: each of {connections} connections carries all that its \
              SETTINGS_MAX_CONCURRENT_STREAMS permits; set a limit, so that calls wait or go to other instances",
-            self.name()
+            self.display_name()
         );
-        error(Reason::Overload, text).governed_by("max_inflight")
+        watchdog_error(Reason::Overload, text).governed_by("max_inflight")
     }
 
     /// What became of a request, and the request itself if nothing of it was sent.
-    pub(super) fn explain(self, mut fault: TrySendError<Request<Inbound>>) -> Failed {
+    pub(super) fn send_error(
+        self,
+        mut fault: TrySendError<Request<RequestBody>>,
+    ) -> UpstreamSendFailure {
         let request = fault.take_message();
         let fault = fault.into_error();
-        let body = std::error::Error::source(&fault).filter(|source| fault.is_user() || source.is::<Silent>());
+        let body = std::error::Error::source(&fault)
+            .filter(|source| fault.is_user() || source.is::<UploadStalled>());
         let error = match body {
-            Some(source) => broken(source),
-            None => self.broke_off(&fault),
+            Some(source) => body_error(source),
+            None => self.broken_error(&fault),
         };
         (error, request)
     }
 
-    fn broke_off(self, fault: &hyper::Error) -> PlatformError {
+    fn broken_error(self, fault: &hyper::Error) -> PlatformError {
         let reason = match self {
             Self::Tenant => Reason::FunctionFailed,
             Self::Gateway => Reason::ResponseCut,
         };
-        error(reason, format!("{} broke the connection: {}", self.name(), chain(fault)))
+        watchdog_error(
+            reason,
+            format!(
+                "{} broke the connection: {}",
+                self.display_name(),
+                error_chain(fault)
+            ),
+        )
     }
 }
 
-fn chain(fault: &dyn std::error::Error) -> String {
+fn error_chain(fault: &dyn std::error::Error) -> String {
     match fault.source() {
-        Some(source) => format!("{fault}: {}", chain(source)),
+        Some(source) => format!("{fault}: {}", error_chain(source)),
         None => fault.to_string(),
     }
 }

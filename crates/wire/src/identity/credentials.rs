@@ -5,7 +5,9 @@ use std::time::SystemTime;
 
 use nearpath_types::SpiffeId;
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
-use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{
+    CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer,
+};
 
 /// A certificate with its key, for one incarnation of one party. Never written to disk.
 #[derive(Clone, PartialEq, Eq)]
@@ -31,7 +33,11 @@ impl Credentials {
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Credentials({} as {}, until {:?})", self.id, self.name, self.not_after)
+        write!(
+            f,
+            "Credentials({} as {}, until {:?})",
+            self.id, self.name, self.not_after
+        )
     }
 }
 
@@ -46,7 +52,7 @@ pub struct IssuedCertificate {
 
 /// A fresh key, and the request that proves its possession (PKCS #10). The key stays where it was made.
 #[derive(Debug)]
-pub struct Request {
+pub struct CertificateRequest {
     key: KeyPair,
     csr: CertificateSigningRequestDer<'static>,
 }
@@ -54,16 +60,19 @@ pub struct Request {
 /// Why there is no request: the system's random numbers, or the encoder, failed.
 #[derive(Debug, thiserror::Error)]
 #[error("no key could be made: {0}")]
-pub struct RequestError(#[from] rcgen::Error);
+pub struct CertificateRequestError(#[from] rcgen::Error);
 
-impl Request {
+impl CertificateRequest {
     /// Makes a key (ECDSA over P-256: rustls signs fastest with it) and a request for it.
     ///
     /// # Errors
-    /// See [`RequestError`].
-    pub fn new() -> Result<Self, RequestError> {
+    /// See [`CertificateRequestError`].
+    pub fn new() -> Result<Self, CertificateRequestError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let csr = CertificateParams::default().serialize_request(&key)?.der().clone();
+        let csr = CertificateParams::default()
+            .serialize_request(&key)?
+            .der()
+            .clone();
         Ok(Self { key, csr })
     }
 
@@ -73,8 +82,22 @@ impl Request {
     }
 
     /// Joins the key with the certificate that was issued for it.
-    pub fn complete(self, id: SpiffeId, name: String, issued: IssuedCertificate) -> Credentials {
-        let IssuedCertificate { certificate, not_after } = issued;
-        Credentials { id, name, chain: vec![certificate], key: self.key.serialize_der(), not_after }
+    pub fn into_credentials(
+        self,
+        id: SpiffeId,
+        name: String,
+        issued: IssuedCertificate,
+    ) -> Credentials {
+        let IssuedCertificate {
+            certificate,
+            not_after,
+        } = issued;
+        Credentials {
+            id,
+            name,
+            chain: vec![certificate],
+            key: self.key.serialize_der(),
+            not_after,
+        }
     }
 }

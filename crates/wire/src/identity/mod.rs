@@ -1,6 +1,6 @@
 //! Who is at the other end of a connection: short-lived certificates that carry a SPIFFE ID, and the decision about a peer.
 //!
-//! An authority (`nearpath-ca`) signs; a node makes the keys of its parties and keeps them ([`Request`]); every party decides
+//! An authority (`nearpath-ca`) signs; a node makes the keys of its parties and keeps them ([`CertificateRequest`]); every party decides
 //! about every peer by its [`Trust`], also when a session is resumed: a session must not outlive the certificate that it began
 //! with, and rustls does not look at that one again.
 
@@ -8,7 +8,9 @@ mod credentials;
 mod pem;
 mod trust;
 
-pub use credentials::{Credentials, IssuedCertificate, Request, RequestError};
-pub use pem::{BadPem, authority_of, to_pem};
-pub(crate) use trust::seconds;
-pub use trust::{Peer, Refusal, Trust};
+pub use credentials::{
+    CertificateRequest, CertificateRequestError, Credentials, IssuedCertificate,
+};
+pub use pem::{InvalidPem, encode_pem, parse_authority};
+pub(crate) use trust::unix_seconds;
+pub use trust::{PeerIdentity, PeerRefusal, Trust};

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use nearpath_types::spiffe::Role;
+use nearpath_types::spiffe::SpiffeRole;
 use nearpath_types::{FunctionId, SpiffeId};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
@@ -23,7 +23,7 @@ pub struct Trust {
 
 /// A peer that was admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerIdentity {
     /// Who it is.
     pub id: SpiffeId,
     /// The name of its incarnation.
@@ -34,17 +34,20 @@ pub struct Peer {
     pub not_after: i64,
 }
 
-impl Peer {
+impl PeerIdentity {
     /// How long its certificate is still good for.
-    pub fn left(&self, now: SystemTime) -> Duration {
-        let left = self.not_after.saturating_add(1).saturating_sub(seconds(now)); // its last second counts
+    pub fn remaining_validity(&self, now: SystemTime) -> Duration {
+        let left = self
+            .not_after
+            .saturating_add(1)
+            .saturating_sub(unix_seconds(now)); // its last second counts
         Duration::from_secs(u64::try_from(left).unwrap_or(0))
     }
 }
 
 /// Why a peer is not admitted. The texts go to the peer as well: they tell nothing that its own certificate does not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum PeerRefusal {
     /// It showed none.
     #[error("the peer showed no certificate")]
     NoCertificate,
@@ -56,7 +59,7 @@ pub enum Refusal {
     Expired(SpiffeId),
     /// Its time has not come: a clock is wrong.
     #[error("the certificate of {0} is not valid yet")]
-    NotYet(SpiffeId),
+    NotYetValid(SpiffeId),
     /// The controller took it back.
     #[error("the certificate of {0} was revoked")]
     Revoked(SpiffeId),
@@ -76,24 +79,38 @@ impl Trust {
     ///
     /// # Errors
     /// When one of the certificates cannot be an authority's.
-    pub fn new(trust_domain: &str, authorities: &[CertificateDer<'static>]) -> Result<Self, rustls::Error> {
+    pub fn new(
+        trust_domain: &str,
+        authorities: &[CertificateDer<'static>],
+    ) -> Result<Self, rustls::Error> {
         let mut roots = RootCertStore::empty();
         for authority in authorities {
             roots.add(authority.clone())?;
         }
-        Ok(Self { trust_domain: trust_domain.into(), roots: Arc::new(roots), revoked: Arc::default(), callers: None })
+        Ok(Self {
+            trust_domain: trust_domain.into(),
+            roots: Arc::new(roots),
+            revoked: Arc::default(),
+            callers: None,
+        })
     }
 
     /// The same, without the incarnations of these names.
     #[must_use]
-    pub fn without(&self, revoked: HashSet<String>) -> Self {
-        Self { revoked: Arc::new(revoked), ..self.clone() }
+    pub fn with_revoked(&self, revoked: HashSet<String>) -> Self {
+        Self {
+            revoked: Arc::new(revoked),
+            ..self.clone()
+        }
     }
 
     /// The same for who is called: by gateways, and by instances of these functions only.
     #[must_use]
-    pub fn called_by(&self, callers: HashSet<FunctionId>) -> Self {
-        Self { callers: Some(Arc::new(callers)), ..self.clone() }
+    pub fn with_callers(&self, callers: HashSet<FunctionId>) -> Self {
+        Self {
+            callers: Some(Arc::new(callers)),
+            ..self.clone()
+        }
     }
 
     pub(crate) fn roots(&self) -> Arc<RootCertStore> {
@@ -103,24 +120,28 @@ impl Trust {
     /// Looks at the certificate of a peer whose chain and signature rustls has checked, now or when the session began.
     ///
     /// # Errors
-    /// See [`Refusal`].
-    pub fn admit(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<Peer, Refusal> {
-        let peer = read(chain.first().ok_or(Refusal::NoCertificate)?)?;
+    /// See [`PeerRefusal`].
+    pub fn admit_peer(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<PeerIdentity, PeerRefusal> {
+        let peer = parse_certificate(chain.first().ok_or(PeerRefusal::NoCertificate)?)?;
         if peer.id.trust_domain != *self.trust_domain {
-            return Err(Refusal::TrustDomain(peer.id));
+            return Err(PeerRefusal::TrustDomain(peer.id));
         }
         if self.revoked.contains(&peer.name) {
-            return Err(Refusal::Revoked(peer.id)); // also of one that has expired: who did may finish what it began
+            return Err(PeerRefusal::Revoked(peer.id)); // also of one that has expired: who did may finish what it began
         }
-        if peer.not_after < seconds(now) {
-            return Err(Refusal::Expired(peer.id));
+        if peer.not_after < unix_seconds(now) {
+            return Err(PeerRefusal::Expired(peer.id));
         }
-        if seconds(now) < peer.not_before {
-            return Err(Refusal::NotYet(peer.id));
+        if unix_seconds(now) < peer.not_before {
+            return Err(PeerRefusal::NotYetValid(peer.id));
         }
         match (&self.callers, &peer.id.role) {
-            (Some(callers), Role::Instance(function, _)) if !callers.contains(function) => {
-                Err(Refusal::NoEdge(peer.id))
+            (Some(callers), SpiffeRole::Instance(function, _)) if !callers.contains(function) => {
+                Err(PeerRefusal::NoEdge(peer.id))
             }
             _ => Ok(peer),
         }
@@ -129,39 +150,81 @@ impl Trust {
     /// As [`admit`](Self::admit), for a caller, who knows whom it called.
     ///
     /// # Errors
-    /// See [`Refusal`].
-    pub fn admit_as(&self, chain: &[CertificateDer<'_>], name: &str, now: SystemTime) -> Result<Peer, Refusal> {
-        let peer = self.admit(chain, now)?;
+    /// See [`PeerRefusal`].
+    pub fn admit_named_peer(
+        &self,
+        chain: &[CertificateDer<'_>],
+        name: &str,
+        now: SystemTime,
+    ) -> Result<PeerIdentity, PeerRefusal> {
+        let peer = self.admit_peer(chain, now)?;
         match (&peer.id.role, peer.name == name) {
-            (Role::Instance(..), true) => Ok(peer),
-            (_, true) => Err(Refusal::NoInstance(peer.id)),
-            (_, false) => Err(Refusal::Unreadable(format!("it is called {}", peer.name))),
+            (SpiffeRole::Instance(..), true) => Ok(peer),
+            (_, true) => Err(PeerRefusal::NoInstance(peer.id)),
+            (_, false) => Err(PeerRefusal::Unreadable(format!(
+                "it is called {}",
+                peer.name
+            ))),
         }
     }
 }
 
 /// Seconds since 1970, as certificates count.
-pub(crate) fn seconds(time: SystemTime) -> i64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+pub(crate) fn unix_seconds(time: SystemTime) -> i64 {
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-pub(super) fn read(certificate: &CertificateDer<'_>) -> Result<Peer, Refusal> {
-    let unreadable = |why: &str| Refusal::Unreadable(why.to_owned());
-    let (_, read) = X509Certificate::from_der(certificate).map_err(|error| unreadable(&error.to_string()))?;
-    let names = read.subject_alternative_name().ok().flatten().ok_or_else(|| unreadable("it names nobody"))?;
-    let mut uris = names.value.general_names.iter().filter_map(uri);
-    let (Some(uri), None) = (uris.next(), uris.next()) else { return Err(unreadable("it has not exactly one URI")) };
-    let id: SpiffeId = uri.parse().map_err(|error| unreadable(&format!("{uri}: {error}")))?;
-    let name = names.value.general_names.iter().find_map(dns).ok_or_else(|| unreadable("it has no DNS name"))?;
-    let (not_before, not_after) = (read.validity().not_before.timestamp(), read.validity().not_after.timestamp());
-    Ok(Peer { id, name: name.to_owned(), not_before, not_after })
+pub(super) fn parse_certificate(
+    certificate: &CertificateDer<'_>,
+) -> Result<PeerIdentity, PeerRefusal> {
+    let unreadable = |why: &str| PeerRefusal::Unreadable(why.to_owned());
+    let (_, parsed) =
+        X509Certificate::from_der(certificate).map_err(|error| unreadable(&error.to_string()))?;
+    let names = parsed
+        .subject_alternative_name()
+        .ok()
+        .flatten()
+        .ok_or_else(|| unreadable("it names nobody"))?;
+    let mut uris = names.value.general_names.iter().filter_map(uri_name);
+    let (Some(uri), None) = (uris.next(), uris.next()) else {
+        return Err(unreadable("it has not exactly one URI"));
+    };
+    let id: SpiffeId = uri
+        .parse()
+        .map_err(|error| unreadable(&format!("{uri}: {error}")))?;
+    let name = names
+        .value
+        .general_names
+        .iter()
+        .find_map(dns_name)
+        .ok_or_else(|| unreadable("it has no DNS name"))?;
+    let (not_before, not_after) = (
+        parsed.validity().not_before.timestamp(),
+        parsed.validity().not_after.timestamp(),
+    );
+    Ok(PeerIdentity {
+        id,
+        name: name.to_owned(),
+        not_before,
+        not_after,
+    })
 }
 
-fn uri<'a>(name: &GeneralName<'a>) -> Option<&'a str> {
-    if let GeneralName::URI(uri) = name { Some(uri) } else { None }
+fn uri_name<'a>(name: &GeneralName<'a>) -> Option<&'a str> {
+    if let GeneralName::URI(uri) = name {
+        Some(uri)
+    } else {
+        None
+    }
 }
 
-fn dns<'a>(name: &GeneralName<'a>) -> Option<&'a str> {
-    if let GeneralName::DNSName(name) = name { Some(name) } else { None }
+fn dns_name<'a>(name: &GeneralName<'a>) -> Option<&'a str> {
+    if let GeneralName::DNSName(name) = name {
+        Some(name)
+    } else {
+        None
+    }
 }

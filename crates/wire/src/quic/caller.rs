@@ -6,40 +6,52 @@ use std::sync::Arc;
 
 use quinn::{ClientConfig, Endpoint, EndpointConfig, TokioRuntime};
 
-use super::config::{self, ConfigError};
-use super::dial::Dialer;
+use super::config::{self, TlsConfigError};
+use super::dialer::Dialer;
 use super::udp;
-use crate::early::Sessions;
 use crate::identity::{Credentials, Trust};
-use crate::mutual::Connector;
+use crate::mtls::MtlsConnector;
+use crate::zero_rtt::CallerSessions;
 
 /// See the module's text. Cheap to clone; a renewal is another one.
 #[derive(Debug, Clone)]
-pub struct Caller {
+pub struct CallerConfig {
     config: Arc<ClientConfig>,
-    tls: Connector,
+    connector: MtlsConnector,
     trust: Trust,
 }
 
-impl Caller {
+impl CallerConfig {
     /// One that shows these credentials, trusts `trust` and keeps what it learns in `sessions`. What was minted or learned with
     /// other credentials is no good for it: clear the sessions first.
     ///
     /// # Errors
-    /// See [`ConfigError`].
-    pub fn new(credentials: &Credentials, trust: Trust, sessions: &Arc<Sessions>) -> Result<Self, ConfigError> {
-        let tls = Connector::new(credentials, &trust, &Arc::default())?;
-        Ok(Self { config: Arc::new(config::caller(credentials, &trust, sessions)?), tls, trust })
+    /// See [`TlsConfigError`].
+    pub fn new(
+        credentials: &Credentials,
+        trust: Trust,
+        sessions: &Arc<CallerSessions>,
+    ) -> Result<Self, TlsConfigError> {
+        let tls = MtlsConnector::new(credentials, &trust, &Arc::default())?;
+        Ok(Self {
+            config: Arc::new(config::caller_config(credentials, &trust, sessions)?),
+            connector: tls,
+            trust,
+        })
     }
 
     /// The same with the same sessions, that trusts others: somebody was taken back.
     #[must_use]
-    pub fn trusting(&self, trust: Trust) -> Self {
-        Self { config: Arc::clone(&self.config), tls: self.tls.trusting(trust.clone()), trust }
+    pub fn with_trust(&self, trust: Trust) -> Self {
+        Self {
+            config: Arc::clone(&self.config),
+            connector: self.connector.with_trust(trust.clone()),
+            trust,
+        }
     }
 
     /// Whether both show the same certificate. Connections of one that does not are not to be used for new calls.
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub fn has_same_certificate(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.config, &other.config)
     }
 
@@ -49,8 +61,8 @@ impl Caller {
     }
 
     /// For connections with TLS over TCP, which have sessions of their own.
-    pub fn tls(&self) -> &Connector {
-        &self.tls
+    pub fn mtls_connector(&self) -> &MtlsConnector {
+        &self.connector
     }
 
     /// Whom it trusts.
@@ -62,14 +74,23 @@ impl Caller {
     ///
     /// # Errors
     /// When the socket cannot be used.
-    pub fn dialer(&self, socket: UdpSocket) -> io::Result<Dialer> {
-        udp::prepare(&socket);
-        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))?;
-        Ok(Dialer::new(endpoint, self.config().clone(), self.trust.clone()))
+    pub fn open_dialer(&self, socket: UdpSocket) -> io::Result<Dialer> {
+        udp::request_buffers(&socket);
+        let endpoint = Endpoint::new(
+            EndpointConfig::default(),
+            None,
+            socket,
+            Arc::new(TokioRuntime),
+        )?;
+        Ok(Dialer::new(
+            endpoint,
+            self.config().clone(),
+            self.trust.clone(),
+        ))
     }
 
     /// The same socket as `dialer`, as this caller.
-    pub fn take_over(&self, dialer: &Dialer) -> Dialer {
-        dialer.calling(self.config().clone(), self.trust.clone())
+    pub fn rebind_dialer(&self, dialer: &Dialer) -> Dialer {
+        dialer.with_caller(self.config().clone(), self.trust.clone())
     }
 }

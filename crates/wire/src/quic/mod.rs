@@ -1,37 +1,37 @@
 //! QUIC between our own parts: calls on streams, with mutual TLS 1.3. `contract/quic.md` says what lies on a stream.
 //!
-//! A caller has a [`Dialer`] for each thread; a [`Line`] is a connection, [`Line::call`] a call. A worker hands what its endpoint
-//! accepts to a [`Server`]. [`config`] sets both up, [`crate::early`] spares the handshake.
+//! A caller has a [`Dialer`] for each thread; a [`CallerConnection`] is a connection, [`CallerConnection::call`] a call. A worker hands what its endpoint
+//! accepts to a [`CallServer`]. [`config`] sets both up, [`crate::early`] spares the handshake.
 
 mod accept;
-mod answer;
-mod body;
+mod body_writer;
 mod call;
+mod call_error;
 mod caller;
-pub mod code;
+mod caller_connection;
+pub mod close_code;
 pub mod config;
-mod dial;
-mod failed;
+mod connection_limit;
+mod dialer;
 pub mod frame;
-mod heads;
-mod line;
-mod rest;
-mod room;
-mod serve;
-mod silence;
+mod http_heads;
+mod idle_watch;
+mod response;
+mod server;
+mod server_connection;
+mod stall_detector;
+mod stream_body;
 pub mod udp;
-mod upload;
-mod visit;
 mod worker;
 
-pub use answer::Answer;
-pub use body::{BodyError, Incoming};
-pub use call::{Early, Terms};
-pub use caller::Caller;
-pub use dial::{DialError, Dialer};
-pub use failed::CallError;
-pub use line::Line;
-pub use room::CONNECTIONS;
-pub use serve::{Call, Refused, Server};
-pub use upload::SendError;
-pub use worker::{Worker, WorkerError};
+pub use body_writer::BodySendError;
+pub use call::{CallTerms, EarlyData};
+pub use call_error::QuicCallError;
+pub use caller::CallerConfig;
+pub use caller_connection::CallerConnection;
+pub use connection_limit::MAX_CONNECTIONS;
+pub use dialer::{Dialer, QuicDialError};
+pub use response::QuicResponseBody;
+pub use server::{CallServer, RefusalStats, ServedCall};
+pub use stream_body::{StreamBody, StreamBodyError};
+pub use worker::{QuicWorker, QuicWorkerError};

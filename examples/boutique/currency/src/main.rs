@@ -24,17 +24,24 @@ struct Conversion {
 }
 
 async fn convert(Json(asked): Json<Conversion>) -> Result<Json<Money>, (StatusCode, String)> {
-    rates::convert(&asked.from, &asked.to).map(Json).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))
+    rates::convert(&asked.from, &asked.to)
+        .map(Json)
+        .map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))
 }
 
 async fn supported() -> Json<Vec<&'static str>> {
     Json(rates::CODES.iter().map(|(code, _)| *code).collect())
 }
 
-async fn connection(stream: TcpStream, shop: Router) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+async fn connection(
+    stream: TcpStream,
+    shop: Router,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     stream.set_nodelay(true)?;
     let service = TowerToHyperService::new(shop);
-    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await?;
+    hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await?;
     Ok(())
 }
 
@@ -43,7 +50,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let port = std::env::var("PORT").map_or(Ok(5000), |port| port.parse())?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     eprintln!("listening on {}", listener.local_addr()?);
-    let shop = Router::new().route("/supported", get(supported)).route("/convert", post(convert));
+    let shop = Router::new()
+        .route("/supported", get(supported))
+        .route("/convert", post(convert));
     loop {
         let (stream, _) = listener.accept().await?;
         let shop = shop.clone();

@@ -69,7 +69,9 @@ pub(crate) const CODES: &[(&str, i64)] = &[
 
 fn rate(code: &str) -> Result<i128, Refused> {
     let found = CODES.iter().find(|(known, _)| *known == code);
-    found.map(|(_, rate)| i128::from(*rate)).ok_or_else(|| Refused::Unknown(code.chars().take(10).collect()))
+    found
+        .map(|(_, rate)| i128::from(*rate))
+        .ok_or_else(|| Refused::Unknown(code.chars().take(10).collect()))
 }
 
 /// Converts through the euro, rounded down to a billionth.
@@ -78,7 +80,11 @@ pub(crate) fn convert(amount: &Money, to: &str) -> Result<Money, Refused> {
     let nanos = i128::from(amount.units) * BILLION + i128::from(amount.nanos);
     let result = nanos * to_rate / from_rate;
     let units = i64::try_from(result / BILLION).map_err(|_| Refused::TooLarge)?;
-    Ok(Money { currency: to.to_owned(), units, nanos: (result % BILLION) as i64 })
+    Ok(Money {
+        currency: to.to_owned(),
+        units,
+        nanos: (result % BILLION) as i64,
+    })
 }
 
 #[cfg(test)]
@@ -86,20 +92,39 @@ mod tests {
     use super::*;
 
     fn money(currency: &str, units: i64, nanos: i64) -> Money {
-        Money { currency: currency.to_owned(), units, nanos }
+        Money {
+            currency: currency.to_owned(),
+            units,
+            nanos,
+        }
     }
 
     #[test]
     fn amounts_are_exact() {
-        assert_eq!(convert(&money("EUR", 10, 0), "USD"), Ok(money("USD", 11, 305_000_000)));
-        assert_eq!(convert(&money("USD", 11, 305_000_000), "EUR"), Ok(money("EUR", 10, 0)));
-        assert_eq!(convert(&money("CAD", 19, 990_000_000), "CAD"), Ok(money("CAD", 19, 990_000_000)));
+        assert_eq!(
+            convert(&money("EUR", 10, 0), "USD"),
+            Ok(money("USD", 11, 305_000_000))
+        );
+        assert_eq!(
+            convert(&money("USD", 11, 305_000_000), "EUR"),
+            Ok(money("EUR", 10, 0))
+        );
+        assert_eq!(
+            convert(&money("CAD", 19, 990_000_000), "CAD"),
+            Ok(money("CAD", 19, 990_000_000))
+        );
     }
 
     #[test]
     fn refusals_say_why() {
-        assert_eq!(convert(&money("XXX", 1, 0), "EUR"), Err(Refused::Unknown("XXX".into())));
-        assert_eq!(convert(&money("EUR", i64::MAX, 0), "IDR"), Err(Refused::TooLarge));
+        assert_eq!(
+            convert(&money("XXX", 1, 0), "EUR"),
+            Err(Refused::Unknown("XXX".into()))
+        );
+        assert_eq!(
+            convert(&money("EUR", i64::MAX, 0), "IDR"),
+            Err(Refused::TooLarge)
+        );
     }
 
     #[test]
@@ -108,6 +133,10 @@ mod tests {
         codes.sort();
         codes.dedup();
         assert_eq!(codes.len(), CODES.len());
-        assert!(CODES.iter().all(|(code, rate)| code.len() == 3 && *rate > 0));
+        assert!(
+            CODES
+                .iter()
+                .all(|(code, rate)| code.len() == 3 && *rate > 0)
+        );
     }
 }

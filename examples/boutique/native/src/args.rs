@@ -31,7 +31,12 @@ pub(crate) struct Args {
     pub(crate) peers: Vec<(Service, SocketAddr)>,
 
     /// Where services that no --peer names are called, as /function/NAME
-    #[arg(long, env = "gateway_url", default_value = "http://gateway:8080", value_name = "URL")]
+    #[arg(
+        long,
+        env = "gateway_url",
+        default_value = "http://gateway:8080",
+        value_name = "URL"
+    )]
     gateway: String,
 
     /// No call over HTTP where memory cannot take it, but an error
@@ -57,23 +62,37 @@ pub(crate) enum Transport {
 impl Args {
     /// The service with its way to the others.
     pub(crate) fn shop(&self, line: Line) -> Rc<Shop> {
-        Rc::new(Shop { service: self.service, encoding: self.encoding(), line })
+        Rc::new(Shop {
+            service: self.service,
+            encoding: self.encoding(),
+            line,
+        })
     }
 
     pub(crate) fn encoding(&self) -> Encoding {
-        if self.transport == Transport::Grpc { Encoding::Protobuf } else { self.encoding }
+        if self.transport == Transport::Grpc {
+            Encoding::Protobuf
+        } else {
+            self.encoding
+        }
     }
 
     /// The gateway's address; none where its name is not known, as outside of an instance.
     pub(crate) fn gateway(&self) -> Option<SocketAddr> {
         let place = self.gateway.strip_prefix("http://")?.trim_end_matches('/');
-        let place = if place.contains(':') { place.to_owned() } else { format!("{place}:80") };
+        let place = if place.contains(':') {
+            place.to_owned()
+        } else {
+            format!("{place}:80")
+        };
         place.to_socket_addrs().ok()?.next()
     }
 }
 
 fn peer(text: &str) -> Result<(Service, SocketAddr), String> {
     let (name, addr) = text.split_once('=').ok_or("a peer is NAME=ADDR:PORT")?;
-    let addr = addr.parse().map_err(|_| format!("{addr:?} is not ADDR:PORT"))?;
+    let addr = addr
+        .parse()
+        .map_err(|_| format!("{addr:?} is not ADDR:PORT"))?;
     Ok((Service::from_str(name, false)?, addr))
 }

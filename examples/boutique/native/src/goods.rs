@@ -37,7 +37,9 @@ pub(crate) trait Call: Goods {
 impl Encoding {
     pub(crate) fn write<T: Goods>(self, message: &T) -> Bytes {
         match self {
-            Self::Json => serde_json::to_vec(message).expect("messages have text keys and finite numbers").into(),
+            Self::Json => serde_json::to_vec(message)
+                .expect("messages have text keys and finite numbers")
+                .into(),
             Self::Protobuf => message.encode_to_vec().into(),
         }
     }
@@ -45,7 +47,9 @@ impl Encoding {
     /// The error is what the bytes are instead of a message.
     pub(crate) fn read<T: Goods>(self, bytes: &[u8]) -> Result<T, String> {
         match self {
-            Self::Json => serde_json::from_slice(bytes).map_err(|error| format!("not JSON: {error}")),
+            Self::Json => {
+                serde_json::from_slice(bytes).map_err(|error| format!("not JSON: {error}"))
+            }
             Self::Protobuf => T::decode(bytes).map_err(|error| format!("not protobuf: {error}")),
         }
     }

@@ -29,13 +29,19 @@ fn main() -> Outcome {
     if args.transport == Transport::Shm {
         return host::sdk::serve(&args);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     tokio::task::LocalSet::new().block_on(&runtime, run(args))
 }
 
 async fn run(args: Args) -> Outcome {
     let grpc = args.transport == Transport::Grpc;
-    let shop = args.shop(if grpc { Line::grpc(&args)? } else { Line::http(&args) });
+    let shop = args.shop(if grpc {
+        Line::grpc(&args)?
+    } else {
+        Line::http(&args)
+    });
     match grpc && !args.service.is_the_door() {
         true => host::grpc::serve(args.listen, shop).await,
         false => host::http::serve(args.listen, shop).await,

@@ -7,7 +7,11 @@ pub(crate) const BILLION: i128 = 1_000_000_000;
 /// An amount given in billionths; none when it is too large.
 pub(crate) fn money(currency: &str, nanos: i128) -> Option<Money> {
     let units = i64::try_from(nanos / BILLION).ok()?;
-    Some(Money { currency: currency.to_owned(), units, nanos: (nanos % BILLION) as i64 })
+    Some(Money {
+        currency: currency.to_owned(),
+        units,
+        nanos: (nanos % BILLION) as i64,
+    })
 }
 
 /// An amount in billionths of its unit.
@@ -16,7 +20,10 @@ pub(crate) fn nanos(amount: &Money) -> i128 {
 }
 
 /// The sum of amounts and quantities; none when they are of different currencies, or too large.
-pub(crate) fn total<'a>(amounts: impl Iterator<Item = (&'a Money, u32)>, currency: &str) -> Option<Money> {
+pub(crate) fn total<'a>(
+    amounts: impl Iterator<Item = (&'a Money, u32)>,
+    currency: &str,
+) -> Option<Money> {
     let mut sum = 0_i128;
     for (amount, quantity) in amounts {
         if amount.currency != currency {
@@ -33,12 +40,24 @@ mod tests {
 
     #[test]
     fn sums_are_exact() {
-        let price = Money { currency: "USD".into(), units: 19, nanos: 990_000_000 };
-        let shipping = Money { currency: "USD".into(), units: 7, nanos: 990_000_000 };
+        let price = Money {
+            currency: "USD".into(),
+            units: 19,
+            nanos: 990_000_000,
+        };
+        let shipping = Money {
+            currency: "USD".into(),
+            units: 7,
+            nanos: 990_000_000,
+        };
         let sum = total([(&price, 2), (&shipping, 1)].into_iter(), "USD").unwrap();
         assert_eq!((sum.units, sum.nanos), (47, 970_000_000));
         assert_eq!(total([(&price, 1)].into_iter(), "EUR"), None);
-        let most = Money { currency: "USD".into(), units: i64::MAX, nanos: 0 };
+        let most = Money {
+            currency: "USD".into(),
+            units: i64::MAX,
+            nanos: 0,
+        };
         assert_eq!(total([(&most, 2)].into_iter(), "USD"), None);
     }
 }

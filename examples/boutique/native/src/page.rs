@@ -41,7 +41,11 @@ pub(crate) fn render(page: &impl Page, html: bool) -> Response {
 /// Pushes pieces by turns: markup as it is, text escaped, markup, …
 fn tags(out: &mut String, pieces: &[&str]) {
     for (place, piece) in pieces.iter().enumerate() {
-        if place % 2 == 0 { out.push_str(piece) } else { escape(out, piece) }
+        if place % 2 == 0 {
+            out.push_str(piece)
+        } else {
+            escape(out, piece)
+        }
     }
 }
 
@@ -65,12 +69,19 @@ fn escape(out: &mut String, text: &str) {
 fn price(out: &mut String, money: &Money) {
     out.push_str("<span class=\"price\">");
     escape(out, &money.currency);
-    let _ = write!(out, " {}.{:02}</span>", money.units, money.nanos / 10_000_000); // a String takes everything
+    let _ = write!(
+        out,
+        " {}.{:02}</span>",
+        money.units,
+        money.nanos / 10_000_000
+    ); // a String takes everything
 }
 
 fn list(out: &mut String, id: &str, texts: &[String]) {
     tags(out, &["<ul id=\"", id, "\">"]);
-    texts.iter().for_each(|text| tags(out, &["<li>", text, "</li>"]));
+    texts
+        .iter()
+        .for_each(|text| tags(out, &["<li>", text, "</li>"]));
     out.push_str("</ul>");
 }
 
@@ -79,7 +90,16 @@ fn cart_size(out: &mut String, size: usize) {
 }
 
 fn card(out: &mut String, product: &Product) {
-    tags(out, &["<article><h2><a href=\"/product/", &product.id, "\">", &product.name, "</a></h2>"]);
+    tags(
+        out,
+        &[
+            "<article><h2><a href=\"/product/",
+            &product.id,
+            "\">",
+            &product.name,
+            "</a></h2>",
+        ],
+    );
     price(out, &product.price);
     tags(out, &["<p>", &product.description, "</p></article>"]);
 }
@@ -124,7 +144,16 @@ pub(crate) struct ProductPage {
 impl Page for ProductPage {
     fn html(&self, out: &mut String) {
         cart_size(out, self.cart_size);
-        tags(out, &["<h1>", &self.product.name, "</h1><p>", &self.product.description, "</p>"]);
+        tags(
+            out,
+            &[
+                "<h1>",
+                &self.product.name,
+                "</h1><p>",
+                &self.product.description,
+                "</p>",
+            ],
+        );
         price(out, &self.price);
         list(out, "recommendations", &self.recommendations);
         list(out, "ads", &self.ads);
@@ -201,7 +230,14 @@ pub(crate) struct Thanks {
 
 impl Page for Thanks {
     fn html(&self, out: &mut String) {
-        tags(out, &["<h1>Thank you</h1><p id=\"orderId\">", &self.order.order_id, "</p><p>Parcel "]);
+        tags(
+            out,
+            &[
+                "<h1>Thank you</h1><p id=\"orderId\">",
+                &self.order.order_id,
+                "</p><p>Parcel ",
+            ],
+        );
         tags(out, &["", &self.order.tracking_id, "</p><p>Paid: "]);
         price(out, &self.order.total);
         out.push_str("</p>");
@@ -233,15 +269,26 @@ mod tests {
     fn text_is_escaped() {
         let mut out = String::new();
         tags(&mut out, &["<p>", "Salt & \"Pepper\" <'b'>", "</p>"]);
-        assert_eq!(out, "<p>Salt &amp; &quot;Pepper&quot; &lt;&#39;b&#39;&gt;</p>");
+        assert_eq!(
+            out,
+            "<p>Salt &amp; &quot;Pepper&quot; &lt;&#39;b&#39;&gt;</p>"
+        );
     }
 
     #[test]
     fn one_page_two_ways() {
-        let page = Chosen { currency: "EUR".into() };
+        let page = Chosen {
+            currency: "EUR".into(),
+        };
         let (html, json) = (render(&page, true), render(&page, false));
-        assert_eq!((html.content_type, json.content_type), ("text/html; charset=utf-8", "application/json"));
+        assert_eq!(
+            (html.content_type, json.content_type),
+            ("text/html; charset=utf-8", "application/json")
+        );
         assert_eq!(json.body, "{\"currency\":\"EUR\"}");
-        assert!(html.body.ends_with(b"<main><p id=\"currency\">EUR</p></main></body></html>\n"));
+        assert!(
+            html.body
+                .ends_with(b"<main><p id=\"currency\">EUR</p></main></body></html>\n")
+        );
     }
 }

@@ -30,29 +30,53 @@ impl Request {
     /// A call of one service to another.
     pub(crate) fn call(path: &str, encoding: Encoding, body: Bytes) -> Self {
         let (method, target) = (Method::POST, path.to_owned());
-        Self { method, target, cookie: String::new(), html: false, passed: Passed::new(), encoding, body }
+        Self {
+            method,
+            target,
+            cookie: String::new(),
+            html: false,
+            passed: Passed::new(),
+            encoding,
+            body,
+        }
     }
 
     pub(crate) fn path(&self) -> &str {
-        self.target.split_once('?').map_or(&self.target, |(path, _)| path)
+        self.target
+            .split_once('?')
+            .map_or(&self.target, |(path, _)| path)
     }
 
     /// A parameter of the query, decoded; empty when it is not there.
     pub(crate) fn query(&self, name: &str) -> String {
-        let pairs = self.target.split_once('?').map_or("", |(_, query)| query).split('&');
-        let found = pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name);
+        let pairs = self
+            .target
+            .split_once('?')
+            .map_or("", |(_, query)| query)
+            .split('&');
+        let found = pairs
+            .filter_map(|pair| pair.split_once('='))
+            .find(|(key, _)| *key == name);
         found.map_or_else(String::new, |(_, value)| decoded(value))
     }
 
     /// A cookie's value; empty when it is not there.
     pub(crate) fn cookie(&self, name: &str) -> &str {
-        let pairs = self.cookie.split(';').filter_map(|pair| pair.trim().split_once('='));
-        pairs.into_iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value)
+        let pairs = self
+            .cookie
+            .split(';')
+            .filter_map(|pair| pair.trim().split_once('='));
+        pairs
+            .into_iter()
+            .find(|(key, _)| *key == name)
+            .map_or("", |(_, value)| value)
     }
 
     /// The body of a call.
     pub(crate) fn read<T: Goods>(&self) -> Result<T, Problem> {
-        self.encoding.read(&self.body).map_err(|error| Problem::wrong(format!("the body is {error}")))
+        self.encoding
+            .read(&self.body)
+            .map_err(|error| Problem::wrong(format!("the body is {error}")))
     }
 
     /// Answers a call.
@@ -83,7 +107,12 @@ pub(crate) struct Response {
 
 impl Response {
     pub(crate) fn new(content_type: &'static str, body: impl Into<Bytes>) -> Self {
-        Self { status: 200, content_type, cookies: Vec::new(), body: body.into() }
+        Self {
+            status: 200,
+            content_type,
+            cookies: Vec::new(),
+            body: body.into(),
+        }
     }
 }
 
@@ -96,7 +125,10 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(status: u16, text: impl Into<String>) -> Self {
-        Self { status, text: text.into() }
+        Self {
+            status,
+            text: text.into(),
+        }
     }
 
     /// The caller's fault.
@@ -108,7 +140,10 @@ impl Problem {
 impl From<Problem> for Response {
     fn from(problem: Problem) -> Self {
         let body = serde_json::json!({ "error": problem.text }).to_string();
-        Self { status: problem.status, ..Self::new("application/json", body) }
+        Self {
+            status: problem.status,
+            ..Self::new("application/json", body)
+        }
     }
 }
 
@@ -120,11 +155,34 @@ mod tests {
     fn queries_and_cookies() {
         let target = "/cart?product_id=A%20B&quantity=2&empty=".to_owned();
         let cookie = "shop_session-id=abc; shop_currency=EUR".to_owned();
-        let request = Request { target, cookie, ..Request::call("", Encoding::Json, Bytes::new()) };
-        assert_eq!((request.path(), request.query("product_id").as_str()), ("/cart", "A B"));
-        assert_eq!((request.query("quantity").as_str(), request.query("empty").as_str()), ("2", ""));
+        let request = Request {
+            target,
+            cookie,
+            ..Request::call("", Encoding::Json, Bytes::new())
+        };
+        assert_eq!(
+            (request.path(), request.query("product_id").as_str()),
+            ("/cart", "A B")
+        );
+        assert_eq!(
+            (
+                request.query("quantity").as_str(),
+                request.query("empty").as_str()
+            ),
+            ("2", "")
+        );
         assert_eq!(request.query("nothing"), "");
-        assert_eq!((request.cookie("shop_session-id"), request.cookie("shop_currency")), ("abc", "EUR"));
-        assert_eq!(request.cookie("session-id"), "", "half a name is another one");
+        assert_eq!(
+            (
+                request.cookie("shop_session-id"),
+                request.cookie("shop_currency")
+            ),
+            ("abc", "EUR")
+        );
+        assert_eq!(
+            request.cookie("session-id"),
+            "",
+            "half a name is another one"
+        );
     }
 }

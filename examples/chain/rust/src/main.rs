@@ -3,10 +3,15 @@
 use nearpath::{Error, Request};
 
 async fn say(request: Request) -> Result<String, Error> {
-    let Ok(next) = std::env::var("NEXT") else { return Ok("rust".to_owned()) };
+    let Ok(next) = std::env::var("NEXT") else {
+        return Ok("rust".to_owned());
+    };
     let answer = nearpath::call(&next, request.into_body()).await?;
     let path = answer.path().map_or("?", |path| path.name());
-    Ok(format!("rust -{path}-> {}", String::from_utf8_lossy(answer.body())))
+    Ok(format!(
+        "rust -{path}-> {}",
+        String::from_utf8_lossy(answer.body())
+    ))
 }
 
 fn main() -> Result<(), Error> {

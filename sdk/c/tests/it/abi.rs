@@ -19,18 +19,33 @@ fn home() -> PathBuf {
 /// Names of functions that a text has after `mark`.
 fn names(text: &str, mark: &str) -> BTreeSet<String> {
     let after = text.split(mark).skip(1);
-    let names = after.map(|rest| rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap());
-    names.filter(|name| name.starts_with("np_")).map(str::to_owned).collect()
+    let names = after.map(|rest| {
+        rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .next()
+            .unwrap()
+    });
+    names
+        .filter(|name| name.starts_with("np_"))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
 fn the_header_declares_what_the_library_has() {
     let header = std::fs::read_to_string(home().join("include/nearpath.h")).unwrap();
-    let code: String =
-        header.lines().filter(|line| !line.trim_start().starts_with("/*")).collect::<Vec<_>>().join("\n");
-    let declared: BTreeSet<String> = code.match_indices("np_").filter_map(|(at, _)| declared(&code[at..])).collect();
+    let code: String = header
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("/*"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    let declared: BTreeSet<String> = code
+        .match_indices("np_")
+        .filter_map(|(at, _)| declared(&code[at..]))
+        .collect();
     let sources = std::fs::read_dir(home().join("src")).unwrap();
-    let sources = sources.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect::<String>();
+    let sources = sources
+        .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
+        .collect::<String>();
     let defined: BTreeSet<String> = names(&sources, "extern \"C\" fn ");
     assert_eq!(declared, defined);
     assert!(defined.len() > 25, "{defined:?}");
@@ -46,11 +61,30 @@ fn declared(text: &str) -> Option<String> {
 fn compile(folder: &Path, source: &str) -> Result<PathBuf, String> {
     let out = folder.join("program");
     let mut gcc = Command::new("gcc");
-    gcc.args(["-std=c99", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-I"])
-        .arg(home().join("include"));
-    gcc.arg(home().join(source)).arg(program("libnearpath_c.a")).args(["-lpthread", "-ldl", "-lm", "-lgcc_s"]);
-    let done = gcc.arg("-o").arg(&out).output().map_err(|error| format!("gcc cannot be run: {error}"))?;
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    gcc.args([
+        "-std=c99",
+        "-D_POSIX_C_SOURCE=200809L",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Werror",
+        "-g",
+        "-I",
+    ])
+    .arg(home().join("include"));
+    gcc.arg(home().join(source))
+        .arg(program("libnearpath_c.a"))
+        .args(["-lpthread", "-ldl", "-lm", "-lgcc_s"]);
+    let done = gcc
+        .arg("-o")
+        .arg(&out)
+        .output()
+        .map_err(|error| format!("gcc cannot be run: {error}"))?;
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
     Ok(out)
 }
 
@@ -60,7 +94,11 @@ struct FunctionProcess(Child);
 impl FunctionProcess {
     fn start(program: &Path, words: &[&str], environment: &[(&str, String)]) -> Self {
         let mut command = Command::new(program);
-        command.args(words).env_remove("NEARPATH_DISPATCH").env_remove("upstream_url").stdout(Stdio::null());
+        command
+            .args(words)
+            .env_remove("NEARPATH_DISPATCH")
+            .env_remove("upstream_url")
+            .stdout(Stdio::null());
         Self(command.envs(environment.iter().cloned()).spawn().unwrap())
     }
 
@@ -104,14 +142,29 @@ fn in_a_domain(source: &str, serves: &[&str], name: &str, calls: &[&str]) {
         Ok(program) => program,
         Err(why) => skip!("{why}"),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (hub, _faults) = runtime.block_on(async { DomainHandle::start(DomainSettings::named("c")).unwrap() });
-    let terms = EdgeTerms { topics: vec!["orders".to_owned()], ..EdgeTerms::default() };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let (hub, _faults) =
+        runtime.block_on(async { DomainHandle::start(DomainSettings::named("c")).unwrap() });
+    let terms = EdgeTerms {
+        topics: vec!["orders".to_owned()],
+        ..EdgeTerms::default()
+    };
     hub.declare_edges_with([(("caller".parse().unwrap(), name.parse().unwrap()), terms)]);
     let start = |instance, name: &str, words: &[&str], port: SocketAddr| {
         let door = folder.path().join(name);
-        hub.admit_instance(InstanceId(instance), name.parse().unwrap(), EndpointSocket::listen_at(&door).unwrap());
-        let environment = [("NEARPATH_DISPATCH", door.display().to_string()), ("PORT", port.port().to_string())];
+        hub.admit_instance(
+            InstanceId(instance),
+            name.parse().unwrap(),
+            EndpointSocket::listen_at(&door).unwrap(),
+        );
+        let environment = [
+            ("NEARPATH_DISPATCH", door.display().to_string()),
+            ("PORT", port.port().to_string()),
+        ];
         FunctionProcess::start(&program, words, &environment)
     };
     let mut callee = start(1, name, serves, free_addr());
@@ -119,19 +172,32 @@ fn in_a_domain(source: &str, serves: &[&str], name: &str, calls: &[&str]) {
     assert_eq!(caller.end(), Some(0));
     assert_eq!(callee.told_to_stop(), Some(0));
     runtime.block_on(async {
-        nearpath_testkit::eventually("all slots are back", async || hub.read_usage().await.slots == 0).await;
+        nearpath_testkit::eventually("all slots are back", async || {
+            hub.read_usage().await.slots == 0
+        })
+        .await;
         hub.stop().await;
     });
 }
 
 #[test]
 fn two_programs_in_c_talk_through_memory() {
-    in_a_domain("tests/conversation.c", &["serve"], "callee", &["call", "shm"]);
+    in_a_domain(
+        "tests/conversation.c",
+        &["serve"],
+        "callee",
+        &["call", "shm"],
+    );
 }
 
 #[test]
 fn bodies_go_piece_by_piece_and_threads_answer_at_once() {
-    in_a_domain("tests/pieces.c", &["serve", "3"], "listens-orders", &["call", "shm"]);
+    in_a_domain(
+        "tests/pieces.c",
+        &["serve", "3"],
+        "listens-orders",
+        &["call", "shm"],
+    );
 }
 
 /// A gateway for one function: it takes `/function/NAME` away and passes the rest on.
@@ -168,7 +234,8 @@ fn outside_a_domain_they_talk_over_http() {
         Err(why) => skip!("{why}"),
     };
     let port = free_addr();
-    let mut callee = FunctionProcess::start(&program, &["serve"], &[("PORT", port.port().to_string())]);
+    let mut callee =
+        FunctionProcess::start(&program, &["serve"], &[("PORT", port.port().to_string())]);
     until_it_listens(port);
     let gateway = [("NEARPATH_GATEWAY", format!("http://{}", gateway(port)))];
     let mut caller = FunctionProcess::start(&program, &["call", "http"], &gateway);
@@ -185,7 +252,11 @@ fn piece_by_piece_over_http() {
         Err(why) => skip!("{why}"),
     };
     let port = free_addr();
-    let mut callee = FunctionProcess::start(&program, &["serve", "3"], &[("PORT", port.port().to_string())]);
+    let mut callee = FunctionProcess::start(
+        &program,
+        &["serve", "3"],
+        &[("PORT", port.port().to_string())],
+    );
     until_it_listens(port);
     let gateway = [("NEARPATH_GATEWAY", format!("http://{port}"))];
     let mut caller = FunctionProcess::start(&program, &["call", "http"], &gateway);
@@ -203,12 +274,20 @@ fn a_caller_that_goes_away_does_not_end_the_process() {
         Err(why) => skip!("{why}"),
     };
     let port = free_addr();
-    let mut callee = FunctionProcess::start(&program, &["serve", "3"], &[("PORT", port.port().to_string())]);
+    let mut callee = FunctionProcess::start(
+        &program,
+        &["serve", "3"],
+        &[("PORT", port.port().to_string())],
+    );
     until_it_listens(port);
     for _ in 0..500 {
         let mut caller = std::net::TcpStream::connect(port).unwrap();
-        caller.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        caller.write_all(b"GET /flood HTTP/1.1\r\nhost: f\r\n\r\n").unwrap();
+        caller
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
+        caller
+            .write_all(b"GET /flood HTTP/1.1\r\nhost: f\r\n\r\n")
+            .unwrap();
         assert_ne!(caller.read(&mut [0; 60_000]).unwrap(), 0); // all that has come, so that closing is no reset
     }
     assert_eq!(callee.told_to_stop(), Some(0));

@@ -23,7 +23,7 @@ type Config struct {
 	// Terms of edges: aliases, topics, events only; by caller and callee.
 	Terms map[[2]string]party.Peer
 	// Sizes of the pool's classes; nil: some of each.
-	Sizes []memory.Size
+	Sizes []memory.ClassSize
 	// Capacity of a ring; 0: 256.
 	Capacity uint32
 	// Bound of each party; 0: the whole pool.
@@ -51,7 +51,7 @@ type Member struct {
 	Instance uint64
 	conn     *net.UnixConn
 	deskFile *os.File
-	desk     *memory.Desk
+	desk     *memory.WakeupCell
 	event    int
 	Hello    party.Hello
 	ready    bool
@@ -65,7 +65,7 @@ type edge struct {
 	drained        map[uint16]bool
 }
 
-var defaultSizes = []memory.Size{{Size: 256, Count: 2048}, {Size: 4096, Count: 512}, {Size: 65536, Count: 64}, {Size: 1 << 20, Count: 8}}
+var defaultSizes = []memory.ClassSize{{Size: 256, Count: 2048}, {Size: 4096, Count: 512}, {Size: 65536, Count: 64}, {Size: 1 << 20, Count: 8}}
 
 // Start makes the pool.
 func Start(config Config) (*Node, error) {
@@ -125,38 +125,38 @@ func (n *Node) serve(conn *net.UnixConn, function string, instance uint64) {
 	defer conn.Close()
 	var m *Member
 	for {
-		var out party.Out
+		var out party.NodeRequest
 		if _, err := party.Receive(conn, &out); err != nil {
 			break
 		}
 		switch {
 		case out.Hello != nil && m == nil:
-			made, err := n.welcome(conn, function, instance, out.Hello)
+			made, err := n.sendWelcome(conn, function, instance, out.Hello)
 			if err != nil {
 				return
 			}
 			m = made
 		case m != nil && out.Ready != nil:
 			n.update(func() { m.ready = true })
-		case m != nil && out.Drained != nil:
-			n.update(func() { n.noteDrained(m, out.Drained.Channel) })
+		case m != nil && out.ChannelDrained != nil:
+			n.update(func() { n.markDrained(m, out.ChannelDrained.Channel) })
 		}
 	}
 	if m != nil {
-		n.bury(m)
+		n.removeMember(m)
 	}
 }
 
-func (n *Node) welcome(conn *net.UnixConn, function string, instance uint64, hello *party.Hello) (*Member, error) {
+func (n *Node) sendWelcome(conn *net.UnixConn, function string, instance uint64, hello *party.Hello) (*Member, error) {
 	event, _, errno := syscall.Syscall(syscall.SYS_EVENTFD2, 0, syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
 	if errno != 0 {
 		return nil, errno
 	}
-	file, err := memory.CreateDesk(true)
+	file, err := memory.CreateWakeupCell(true)
 	if err != nil {
 		return nil, err
 	}
-	desk, err := memory.OpenDesk(int(file.Fd()), int(event))
+	desk, err := memory.OpenWakeupCell(int(file.Fd()), int(event))
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (n *Node) welcome(conn *net.UnixConn, function string, instance uint64, hel
 		event: int(event), Hello: *hello,
 	}
 	n.parties[m.Number] = m
-	err = party.Send(conn, party.In{Welcome: &party.Welcome{
+	err = party.Send(conn, party.NodeMessage{Welcome: &party.Welcome{
 		Domain: "test", Party: m.Number, Function: function, Instance: instance, Pool: n.Pool.Geometry.Bytes,
 		Bound: n.config.Bound, Capacity: n.config.Capacity,
 	}}, int(n.file.Fd()), int(file.Fd()), int(event))
@@ -222,13 +222,13 @@ func (n *Node) open(caller, callee *Member) {
 		told := n.config.Terms[[2]string{caller.Function, callee.Function}]
 		told.Channel, told.Side, told.Party, told.Capacity = number, side, peer.Number, n.config.Capacity
 		told.Function, told.Instance = peer.Function, peer.Instance
-		_ = party.Send(to.conn, party.In{Peer: &told}, int(file.Fd()), int(peer.deskFile.Fd()), peer.event)
+		_ = party.Send(to.conn, party.NodeMessage{Peer: &told}, int(file.Fd()), int(peer.deskFile.Fd()), peer.event)
 	}
 	tell(callee, caller, "callee")
 	tell(caller, callee, "caller")
 }
 
-func (n *Node) noteDrained(m *Member, channel uint64) {
+func (n *Node) markDrained(m *Member, channel uint64) {
 	if e := n.channels[channel]; e != nil {
 		e.drained[m.Number] = true
 	}
@@ -240,30 +240,30 @@ func (n *Node) Withdraw(instance uint64) {
 	defer n.mu.Unlock()
 	for _, e := range n.channels {
 		if e.callee.Instance == instance {
-			n.end(e, memory.Withdrawn, "withdrawn", e.caller, e.callee)
+			n.closeEdge(e, memory.Withdrawn, "withdrawn", e.caller, e.callee)
 		}
 	}
 }
 
-func (n *Node) end(e *edge, state memory.State, word string, tell ...*Member) {
+func (n *Node) closeEdge(e *edge, state memory.ChannelState, word string, tell ...*Member) {
 	e.channel.Close(state)
 	for _, m := range tell {
-		m.desk.Knock()
-		_ = party.Send(m.conn, party.In{Gone: &party.Gone{Channel: e.number, State: word}})
+		m.desk.Wake()
+		_ = party.Send(m.conn, party.NodeMessage{PeerGone: &party.Gone{Channel: e.number, State: word}})
 	}
 }
 
-// bury does what the contract asks after a death.
-func (n *Node) bury(m *Member) {
+// removeMember does what the contract asks after a death.
+func (n *Node) removeMember(m *Member) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	m.dead = true
 	for _, e := range n.channels {
 		switch m {
 		case e.caller:
-			n.end(e, memory.CallerDead, "dead", e.callee)
+			n.closeEdge(e, memory.CallerDead, "dead", e.callee)
 		case e.callee:
-			n.end(e, memory.CalleeDead, "dead", e.caller)
+			n.closeEdge(e, memory.CalleeDead, "dead", e.caller)
 		}
 	}
 	n.sweep()
@@ -271,8 +271,8 @@ func (n *Node) bury(m *Member) {
 }
 
 func (n *Node) sweep() {
-	alive := func(number memory.Party) bool { m := n.parties[number]; return m != nil && !m.dead }
-	n.Pool.Sweep(alive, func(from, to memory.Party, s memory.Slot, generation uint32) bool {
+	alive := func(number memory.EndpointID) bool { m := n.parties[number]; return m != nil && !m.dead }
+	n.Pool.Sweep(alive, func(from, to memory.EndpointID, s memory.Slot, generation uint32) bool {
 		for _, e := range n.channels {
 			if e.caller.Number == from && e.callee.Number == to && e.channel.Holds(memory.Caller, s, generation) ||
 				e.callee.Number == from && e.caller.Number == to && e.channel.Holds(memory.Callee, s, generation) {
@@ -283,8 +283,8 @@ func (n *Node) sweep() {
 	})
 }
 
-// HangUp closes the sockets of a function's parties, as a node does that restarts; their doors stay open.
-func (n *Node) HangUp(function string) {
+// CloseConnections closes the sockets of a function's parties, as a node does that restarts; their doors stay open.
+func (n *Node) CloseConnections(function string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, m := range n.parties {

@@ -5,21 +5,21 @@ import (
 	"sync/atomic"
 )
 
-// Side is an end of a channel.
-type Side int
+// ChannelSide is an end of a channel.
+type ChannelSide int
 
 // The sides.
 const (
-	Caller Side = iota // produces calls, consumes answers
+	Caller ChannelSide = iota // produces calls, consumes answers
 	Callee             // consumes calls, produces answers
 )
 
-// State says what became of a channel. It only grows.
-type State uint32
+// ChannelState says what became of a channel. It only grows.
+type ChannelState uint32
 
 // The states.
 const (
-	Open       State = iota
+	Open       ChannelState = iota
 	Withdrawn        // no new calls; those that are open come to their end
 	CallerDead       // nobody makes calls any more
 	CalleeDead       // nobody answers any more
@@ -33,8 +33,8 @@ const (
 	maxCapacity   = 4096
 )
 
-// AnswersAt is the offset of the ring of answers.
-func AnswersAt(capacity uint32) uint64 { return channelHeader + ringBytes(capacity) }
+// ResponsesOffset is the offset of the ring of answers.
+func ResponsesOffset(capacity uint32) uint64 { return channelHeader + ringBytes(capacity) }
 
 // ChannelBytes is the size of a channel.
 func ChannelBytes(capacity uint32) uint64 { return channelHeader + 2*ringBytes(capacity) }
@@ -67,10 +67,10 @@ func OpenChannel(fd int, capacity uint32) (*Channel, error) {
 }
 
 // State is whether it is open.
-func (c *Channel) State() State { return min(State(c.closed.Load()), Broken) }
+func (c *Channel) State() ChannelState { return min(ChannelState(c.closed.Load()), Broken) }
 
 // Close closes it, or closes it further. Ring the peer's desk after that.
-func (c *Channel) Close(state State) {
+func (c *Channel) Close(state ChannelState) {
 	for {
 		now := c.closed.Load()
 		if now >= uint32(state) || c.closed.CompareAndSwap(now, uint32(state)) {
@@ -82,40 +82,40 @@ func (c *Channel) Close(state State) {
 // Capacity is the number of descriptors in each ring.
 func (c *Channel) Capacity() uint32 { return c.capacity }
 
-// End is one party's end. Its sending half (Send, Credits, Starve, Recall) and its receiving half (Receive, Ready, Popped) may be
+// ChannelEnd is one party's end. Its sending half (Send, Credits, Starve, Recall) and its receiving half (Receive, Ready, Popped) may be
 // used by two goroutines at a time; each half by one. Each end is made once in the life of a channel.
-type End struct {
+type ChannelEnd struct {
 	*Channel
-	side   Side
-	member *Member
-	peer   Party
+	side   ChannelSide
+	member *LeaseHolder
+	peer   EndpointID
 	out    Producer
 	in     Consumer
 	popped bool
 }
 
 // End makes it; peer is the number of the other party, as the node told.
-func (c *Channel) End(side Side, member *Member, peer Party) *End {
-	e := &End{Channel: c, side: side, member: member, peer: peer}
+func (c *Channel) End(side ChannelSide, member *LeaseHolder, peer EndpointID) *ChannelEnd {
+	e := &ChannelEnd{Channel: c, side: side, member: member, peer: peer}
 	e.out.ring, e.in.ring = c.ring(side), c.ring(1-side)
 	return e
 }
 
 // ring is the one that a side produces.
-func (c *Channel) ring(by Side) ring {
+func (c *Channel) ring(by ChannelSide) ring {
 	if by == Caller {
 		return ringAt(c.region, channelHeader, c.capacity)
 	}
-	return ringAt(c.region, AnswersAt(c.capacity), c.capacity)
+	return ringAt(c.region, ResponsesOffset(c.capacity), c.capacity)
 }
 
 // ErrClosed is a channel that takes no more.
-const ErrClosed = Fault("the channel is closed")
+const ErrClosed = MemoryError("the channel is closed")
 
 // Send hands the message over that lies at the start of a slot. Knock at the peer's desk after the batch. Unless it succeeds
 // the lease stays the caller's. begins says that a caller makes a new call or event of it: a withdrawn channel takes none, but
 // still what belongs to the calls that are open.
-func (e *End) Send(lease *Lease, length uint32, begins bool) error {
+func (e *ChannelEnd) Send(lease *Lease, length uint32, begins bool) error {
 	if state := e.State(); state > Withdrawn || (state == Withdrawn && begins && e.side == Caller) {
 		return ErrClosed
 	}
@@ -137,23 +137,23 @@ func (e *End) Send(lease *Lease, length uint32, begins bool) error {
 }
 
 // Credits is how many messages the ring takes now.
-func (e *End) Credits() uint32 {
-	room, err := e.out.Room()
+func (e *ChannelEnd) Credits() uint32 {
+	room, err := e.out.FreeSlots()
 	if err != nil {
 		return 0
 	}
 	return room
 }
 
-// Underway is how many messages lie in the ring, not yet taken.
-func (e *End) Underway() uint32 { return e.capacity - e.Credits() }
+// Unconsumed is how many messages lie in the ring, not yet taken.
+func (e *ChannelEnd) Unconsumed() uint32 { return e.capacity - e.Credits() }
 
-// Starve asks the peer to knock when the ring has room again; true when it has already.
-func (e *End) Starve() bool { return e.out.Starve() }
+// RequestWakeup asks the peer to knock when the ring has room again; true when it has already.
+func (e *ChannelEnd) RequestWakeup() bool { return e.out.RequestWakeup() }
 
-// Recall frees what was sent and not taken, once the peer is dead or the channel broken.
-func (e *End) Recall() {
-	e.out.Unconsumed(func(d Descriptor) { e.member.recall(d, e.peer) })
+// ReclaimUnconsumed frees what was sent and not taken, once the peer is dead or the channel broken.
+func (e *ChannelEnd) ReclaimUnconsumed() {
+	e.out.Unconsumed(func(d Descriptor) { e.member.reclaim(d, e.peer) })
 }
 
 // Message is what was received: its lease, and a private copy of its envelope, checked.
@@ -170,12 +170,12 @@ func (m *Message) Head() []byte {
 
 // Body are the bytes of the body where they lie.
 func (m *Message) Body() []byte {
-	return m.Lease.mem[m.offset+m.BodyAt():][:m.Envelope.Body:m.Envelope.Body]
+	return m.Lease.mem[m.offset+m.BodyOffset():][:m.Envelope.Body:m.Envelope.Body]
 }
 
 // Receive takes the next message; false when there is none. What was sent before the channel was closed still comes, unless it
 // is broken. An error closes the channel, or says that it is closed and empty.
-func (e *End) Receive(m *Message) (bool, error) {
+func (e *ChannelEnd) Receive(m *Message) (bool, error) {
 	state := e.State()
 	if state == Broken {
 		return false, ErrClosed
@@ -193,7 +193,7 @@ func (e *End) Receive(m *Message) (bool, error) {
 	return ok, nil
 }
 
-func (e *End) take(m *Message) (bool, error) {
+func (e *ChannelEnd) take(m *Message) (bool, error) {
 	d, ok, err := e.in.Pop()
 	if !ok {
 		return false, err
@@ -215,16 +215,16 @@ func (e *End) take(m *Message) (bool, error) {
 }
 
 // Ready says whether Receive has something to say.
-func (e *End) Ready() bool { return e.in.Ready() || e.State() > Withdrawn }
+func (e *ChannelEnd) Ready() bool { return e.in.Ready() || e.State() > Withdrawn }
 
-// Feeds says whether the peer waits for the room that Receive has made since it was last asked: then knock.
-func (e *End) Feeds() bool {
+// IsProducerWaiting says whether the peer waits for the room that Receive has made since it was last asked: then knock.
+func (e *ChannelEnd) IsProducerWaiting() bool {
 	popped := e.popped
 	e.popped = false
-	return popped && e.in.FeedsStarving()
+	return popped && e.in.IsProducerWaiting()
 }
 
 // Counters are this side's.
-func (e *End) Counters() *Counters {
+func (e *ChannelEnd) Counters() *Counters {
 	return &Counters{shared: e.region.words64(64+uint64(e.side)*countersSize, countersSize/8)}
 }

@@ -36,7 +36,7 @@ func CreateRegion(name string, size uint64) (*Region, *os.File, error) {
 }
 
 // CreatePool makes a pool with all slots free.
-func CreatePool(sizes []Size) (*Pool, *os.File, error) {
+func CreatePool(sizes []ClassSize) (*Pool, *os.File, error) {
 	geometry, err := Layout(sizes)
 	if err != nil {
 		return nil, nil, err
@@ -51,8 +51,8 @@ func CreatePool(sizes []Size) (*Pool, *os.File, error) {
 	return pool, file, nil
 }
 
-// CreateDesk makes a desk; its bell is an eventfd, which the node makes, or a futex.
-func CreateDesk(event bool) (*os.File, error) {
+// CreateWakeupCell makes a desk; its bell is an eventfd, which the node makes, or a futex.
+func CreateWakeupCell(event bool) (*os.File, error) {
 	region, file, err := CreateRegion("nearpath-desk", DeskBytes)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func CreateChannel(capacity uint32) (*Channel, *os.File, error) {
 
 // RestoreHints sets the hint of every free slot.
 func (p *Pool) RestoreHints() {
-	p.eachSlot(func(s Slot, word Word) {
+	p.eachSlot(func(s Slot, word LeaseWord) {
 		if word.IsFree() {
 			p.hint(s)
 		}
@@ -85,8 +85,8 @@ func (p *Pool) RestoreHints() {
 }
 
 // Sweep frees what the dead hold, and what they offered and is in no ring; it returns how many slots.
-func (p *Pool) Sweep(alive func(Party) bool, inRing func(from, to Party, s Slot, generation uint32) bool) (freed int) {
-	p.eachSlot(func(s Slot, word Word) {
+func (p *Pool) Sweep(alive func(EndpointID) bool, inRing func(from, to EndpointID, s Slot, generation uint32) bool) (freed int) {
+	p.eachSlot(func(s Slot, word LeaseWord) {
 		from, to := word.From(), word.Holder()
 		ends := (to == 0 && from != 0) || (to != 0 && !alive(to)) ||
 			(to != 0 && from != 0 && !alive(from) && !inRing(from, to, s, word.Generation()))
@@ -98,9 +98,9 @@ func (p *Pool) Sweep(alive func(Party) bool, inRing func(from, to Party, s Slot,
 	return freed
 }
 
-// Taken is the number of slots that are not free.
-func (p *Pool) Taken() (taken int) {
-	p.eachSlot(func(_ Slot, word Word) {
+// TakenSlots is the number of slots that are not free.
+func (p *Pool) TakenSlots() (taken int) {
+	p.eachSlot(func(_ Slot, word LeaseWord) {
 		if !word.IsFree() {
 			taken++
 		}
@@ -108,7 +108,7 @@ func (p *Pool) Taken() (taken int) {
 	return taken
 }
 
-func (p *Pool) eachSlot(visit func(Slot, Word)) {
+func (p *Pool) eachSlot(visit func(Slot, LeaseWord)) {
 	for class := range p.words {
 		for index := range p.words[class] {
 			s := NewSlot(class, uint32(index))
@@ -118,7 +118,7 @@ func (p *Pool) eachSlot(visit func(Slot, Word)) {
 }
 
 // Holds says whether a slot lies in the ring that a side produces, with this generation.
-func (c *Channel) Holds(by Side, s Slot, generation uint32) bool {
+func (c *Channel) Holds(by ChannelSide, s Slot, generation uint32) bool {
 	r := c.ring(by)
 	head := r.head.Load()
 	length := r.tail.Load() - head
@@ -131,7 +131,7 @@ func (c *Channel) Holds(by Side, s Slot, generation uint32) bool {
 }
 
 // Counted are the words of one side's counters.
-func (c *Channel) Counted(by Side) (out [countersSize / 8]uint64) {
+func (c *Channel) Counted(by ChannelSide) (out [countersSize / 8]uint64) {
 	words := c.region.words64(64+uint64(by)*countersSize, countersSize/8)
 	for k := range words {
 		out[k] = words[k].Load()
@@ -140,14 +140,14 @@ func (c *Channel) Counted(by Side) (out [countersSize / 8]uint64) {
 }
 
 // Forge pushes any descriptor into the ring that a side produces, as a party would that breaks the rules.
-func (c *Channel) Forge(by Side, d Descriptor) {
+func (c *Channel) Forge(by ChannelSide, d Descriptor) {
 	r := c.ring(by)
 	p := Producer{ring: r, own: r.tail.Load(), seen: r.head.Load()}
 	_ = p.Push(d)
 }
 
 // ForgeTail sets the tail of the ring that a side produces.
-func (c *Channel) ForgeTail(by Side, tail uint32) {
+func (c *Channel) ForgeTail(by ChannelSide, tail uint32) {
 	r := c.ring(by)
 	r.tail.Store(tail)
 }

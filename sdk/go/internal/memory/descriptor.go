@@ -50,15 +50,15 @@ func (d Descriptor) Bytes() (out [DescriptorSize]byte) {
 func (d Descriptor) Check(slotSize uint32) error {
 	switch {
 	case slotSize == 0:
-		return Fault("no_such_slot")
+		return MemoryError("no_such_slot")
 	case d.Generation == 0:
-		return Fault("generation")
+		return MemoryError("generation")
 	case d.Offset%8 != 0:
-		return Fault("unaligned")
+		return MemoryError("unaligned")
 	case d.Length < EnvelopeSize:
-		return Fault("too_short")
+		return MemoryError("too_short")
 	case uint64(d.Offset)+uint64(d.Length) > uint64(slotSize):
-		return Fault("too_long")
+		return MemoryError("too_long")
 	}
 	return nil
 }

@@ -23,8 +23,8 @@ const (
 	deskSleepAt = 64
 )
 
-// Desk is where a party sleeps and is woken.
-type Desk struct {
+// WakeupCell is where a party sleeps and is woken.
+type WakeupCell struct {
 	region   *Region
 	bell     uint32
 	core     *atomic.Uint32
@@ -33,9 +33,9 @@ type Desk struct {
 	blocking bool
 }
 
-// OpenDesk maps a desk that the node made. event is its eventfd, or -1; the descriptor stays the caller's and must outlive the
+// OpenWakeupCell maps a desk that the node made. event is its eventfd, or -1; the descriptor stays the caller's and must outlive the
 // desk.
-func OpenDesk(fd int, event int) (*Desk, error) {
+func OpenWakeupCell(fd int, event int) (*WakeupCell, error) {
 	region, err := OpenRegion(fd, DeskBytes)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func OpenDesk(fd int, event int) (*Desk, error) {
 	if string(region.mem[:8]) != deskMagic {
 		return nil, errors.New("shared memory: the region does not begin with NPDESK01")
 	}
-	desk := &Desk{region, region.word32(deskBellAt).Load(), region.word32(deskCoreAt), region.word32(deskSleepAt), event, false}
+	desk := &WakeupCell{region, region.word32(deskBellAt).Load(), region.word32(deskCoreAt), region.word32(deskSleepAt), event, false}
 	if desk.bell > bellNone || (desk.bell == bellEvent) != (event != noEvent) {
 		return nil, errors.New("shared memory: the desk's bell and the descriptors that came with it do not match")
 	}
@@ -54,34 +54,34 @@ func OpenDesk(fd int, event int) (*Desk, error) {
 	return desk, nil
 }
 
-// OwnEvent makes the eventfd the desk's: it is closed when nothing refers to the desk any more.
-func (d *Desk) OwnEvent() {
+// UseOwnEvent makes the eventfd the desk's: it is closed when nothing refers to the desk any more.
+func (d *WakeupCell) UseOwnEvent() {
 	if d.event != noEvent {
 		runtime.AddCleanup(d, func(fd int) { _ = syscall.Close(fd) }, d.event)
 	}
 }
 
-// Announce says that the party sleeps. Look once more at everything that somebody would ring for after that.
-func (d *Desk) Announce() { d.asleep.Store(1) }
+// MarkAsleep says that the party sleeps. Look once more at everything that somebody would ring for after that.
+func (d *WakeupCell) MarkAsleep() { d.asleep.Store(1) }
 
-// Awake says that the party is awake.
-func (d *Desk) Awake() { d.asleep.Store(0) }
+// MarkAwake says that the party is awake.
+func (d *WakeupCell) MarkAwake() { d.asleep.Store(0) }
 
 // NoteCore tells peers on which processor the party runs, so that they know whether to spin.
-func (d *Desk) NoteCore() { d.SetCore(OwnCore()) }
+func (d *WakeupCell) NoteCore() { d.SetCore(OwnCore()) }
 
 // SetCore is NoteCore for who has asked already.
-func (d *Desk) SetCore(core uint32) {
+func (d *WakeupCell) SetCore(core uint32) {
 	if d.core.Load() != core {
 		d.core.Store(core)
 	}
 }
 
 // Core is the processor on which the party last woke up, plus one; 0: unknown.
-func (d *Desk) Core() uint32 { return d.core.Load() }
+func (d *WakeupCell) Core() uint32 { return d.core.Load() }
 
-// Knock wakes the party if it sleeps.
-func (d *Desk) Knock() {
+// Wake wakes the party if it sleeps.
+func (d *WakeupCell) Wake() {
 	if d.asleep.Load() != 1 || d.asleep.Swap(0) != 1 {
 		return
 	}

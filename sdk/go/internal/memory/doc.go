@@ -7,11 +7,11 @@
 // sync/atomic are sequentially consistent, so they are the full fences of the contract too.
 package memory
 
-// Fault names what is wrong with something that came from outside, in the words of the contract's vectors.
-type Fault string
+// MemoryError names what is wrong with something that came from outside, in the words of the contract's vectors.
+type MemoryError string
 
 // Error makes a Fault an error.
-func (f Fault) Error() string { return "shared memory: " + string(f) }
+func (f MemoryError) Error() string { return "shared memory: " + string(f) }
 
-// Party is a number of the domain, 1…65535.
-type Party = uint16
+// EndpointID is a number of the domain, 1…65535.
+type EndpointID = uint16

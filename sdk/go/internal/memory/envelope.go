@@ -13,16 +13,16 @@ const MaxHead = 65536
 
 const envelopeVersion = 1
 
-// Kind says what a message is.
-type Kind uint8
+// MessageKind says what a message is.
+type MessageKind uint8
 
 // The kinds.
 const (
-	KindCall   Kind = 1 // a caller wants an answer
-	KindAnswer Kind = 2 // the answer, or its first part
-	KindEvent  Kind = 3 // nobody waits for an answer
-	KindPart   Kind = 4 // more of a body that began with the same call
-	KindCancel Kind = 5 // the sender no longer wants the call, or cannot finish what it began
+	KindCall   MessageKind = 1 // a caller wants an answer
+	KindAnswer MessageKind = 2 // the answer, or its first part
+	KindEvent  MessageKind = 3 // nobody waits for an answer
+	KindPart   MessageKind = 4 // more of a body that began with the same call
+	KindCancel MessageKind = 5 // the sender no longer wants the call, or cannot finish what it began
 )
 
 // The flags.
@@ -34,7 +34,7 @@ const (
 
 // Envelope is a private copy of a message's first bytes.
 type Envelope struct {
-	Kind     Kind
+	Kind     MessageKind
 	Flags    uint16
 	Status   uint16
 	Reason   uint16
@@ -50,8 +50,8 @@ type Envelope struct {
 // Has says whether a flag is set.
 func (e *Envelope) Has(flag uint16) bool { return e.Flags&flag != 0 }
 
-// BodyAt is where the body begins, from the message's start.
-func (e *Envelope) BodyAt() uint32 { return BodyAt(e.Head) }
+// BodyOffset is where the body begins, from the message's start.
+func (e *Envelope) BodyOffset() uint32 { return BodyAt(e.Head) }
 
 // BodyAt is where the body begins after a head of so many bytes.
 func BodyAt(head uint32) uint32 { return (EnvelopeSize + head + 7) &^ 7 }
@@ -76,20 +76,20 @@ func (e *Envelope) Put(to []byte) {
 func ReadEnvelope(from *[EnvelopeSize]byte, length uint32) (e Envelope, err error) {
 	le := binary.LittleEndian
 	e = Envelope{
-		Kind: Kind(from[1]), Flags: le.Uint16(from[2:]), Status: le.Uint16(from[4:]), Reason: le.Uint16(from[6:]),
+		Kind: MessageKind(from[1]), Flags: le.Uint16(from[2:]), Status: le.Uint16(from[4:]), Reason: le.Uint16(from[6:]),
 		Call: le.Uint64(from[8:]), Deadline: le.Uint64(from[16:]),
 		Trace: [16]byte(from[24:40]), Span: [8]byte(from[40:48]),
 		Head: le.Uint32(from[48:]), Body: le.Uint32(from[52:]), Total: le.Uint64(from[56:]),
 	}
 	switch {
 	case from[0] != envelopeVersion:
-		return e, Fault("version")
+		return e, MemoryError("version")
 	case e.Kind < KindCall || e.Kind > KindCancel:
-		return e, Fault("kind")
-	case e.Head > MaxHead || uint64(e.BodyAt())+uint64(e.Body) > uint64(length):
-		return e, Fault("length")
+		return e, MemoryError("kind")
+	case e.Head > MaxHead || uint64(e.BodyOffset())+uint64(e.Body) > uint64(length):
+		return e, MemoryError("length")
 	case e.Total < uint64(e.Body):
-		return e, Fault("total")
+		return e, MemoryError("total")
 	}
 	return e, nil
 }

@@ -15,27 +15,27 @@ const (
 
 const poolMagic = "NPPOOL01"
 
-// Size is one size class, as asked for.
-type Size struct {
+// ClassSize is one size class, as asked for.
+type ClassSize struct {
 	Size, Count uint32
 }
 
-// Class is one size class and where it lies; offsets are from the region's start.
-type Class struct {
+// SlotClass is one size class and where it lies; offsets are from the region's start.
+type SlotClass struct {
 	Size, Count         uint32
 	Words, Hints, Slots uint64
 }
 
-// Geometry is a pool's layout: a private copy, never read again from shared memory.
-type Geometry struct {
-	Classes []Class
+// PoolGeometry is a pool's layout: a private copy, never read again from shared memory.
+type PoolGeometry struct {
+	Classes []SlotClass
 	Bytes   uint64
 }
 
 // Layout lays the classes out: words and hints of every class first, then the slots of every class.
-func Layout(sizes []Size) (Geometry, error) {
+func Layout(sizes []ClassSize) (PoolGeometry, error) {
 	if err := checkSizes(sizes); err != nil {
-		return Geometry{}, err
+		return PoolGeometry{}, err
 	}
 	end := uint64(PoolHeader)
 	take := func(size, align uint64) uint64 {
@@ -43,27 +43,27 @@ func Layout(sizes []Size) (Geometry, error) {
 		end = start + size
 		return start
 	}
-	classes := make([]Class, len(sizes))
+	classes := make([]SlotClass, len(sizes))
 	for k, s := range sizes {
-		classes[k] = Class{Size: s.Size, Count: s.Count}
+		classes[k] = SlotClass{Size: s.Size, Count: s.Count}
 		classes[k].Words = take(uint64(s.Count)*8, 64)
 		classes[k].Hints = take((uint64(s.Count)+63)/64*8, 64)
 	}
 	for k, s := range sizes {
 		classes[k].Slots = take(uint64(s.Count)*uint64(s.Size), min(uint64(s.Size), 4096))
 	}
-	return Geometry{classes, roundUp(end, 4096)}, nil
+	return PoolGeometry{classes, roundUp(end, 4096)}, nil
 }
 
-func checkSizes(sizes []Size) error {
+func checkSizes(sizes []ClassSize) error {
 	if len(sizes) < 1 || len(sizes) > MaxClasses {
-		return Fault("classes")
+		return MemoryError("classes")
 	}
 	last := uint32(0)
 	for _, s := range sizes {
 		good := s.Size >= minSlotSize && s.Size <= maxSlotSize && s.Size&(s.Size-1) == 0
 		if !good || s.Size <= last || s.Count < 1 || s.Count > MaxIndex+1 {
-			return Fault("classes")
+			return MemoryError("classes")
 		}
 		last = s.Size
 	}
@@ -72,37 +72,37 @@ func checkSizes(sizes []Size) error {
 
 // ReadGeometry reads a copy of a header, and accepts it only in the one form that its classes have and only if all of the
 // pool lies within region bytes.
-func ReadGeometry(header []byte, region uint64) (Geometry, error) {
+func ReadGeometry(header []byte, region uint64) (PoolGeometry, error) {
 	if len(header) < 32 || string(header[:8]) != poolMagic {
-		return Geometry{}, Fault("magic")
+		return PoolGeometry{}, MemoryError("magic")
 	}
 	count := binary.LittleEndian.Uint32(header[8:])
 	if count > MaxClasses {
-		return Geometry{}, Fault("classes")
+		return PoolGeometry{}, MemoryError("classes")
 	}
 	if len(header) < 32+32*int(count) {
-		return Geometry{}, Fault("layout")
+		return PoolGeometry{}, MemoryError("layout")
 	}
-	sizes := make([]Size, count)
+	sizes := make([]ClassSize, count)
 	for k := range sizes {
 		at := header[32+32*k:]
-		sizes[k] = Size{binary.LittleEndian.Uint32(at), binary.LittleEndian.Uint32(at[4:])}
+		sizes[k] = ClassSize{binary.LittleEndian.Uint32(at), binary.LittleEndian.Uint32(at[4:])}
 	}
 	g, err := Layout(sizes)
 	if err != nil {
-		return Geometry{}, err
+		return PoolGeometry{}, err
 	}
 	if expected := g.Header(); !bytes.Equal(header[:len(expected)], expected) {
-		return Geometry{}, Fault("layout")
+		return PoolGeometry{}, MemoryError("layout")
 	}
 	if g.Bytes > region {
-		return Geometry{}, Fault("region")
+		return PoolGeometry{}, MemoryError("region")
 	}
 	return g, nil
 }
 
 // Header is the header's bytes.
-func (g Geometry) Header() []byte {
+func (g PoolGeometry) Header() []byte {
 	le := binary.LittleEndian
 	out := append(make([]byte, 0, 32+32*len(g.Classes)), poolMagic...)
 	out = le.AppendUint32(out, uint32(len(g.Classes)))
@@ -120,7 +120,7 @@ func (g Geometry) Header() []byte {
 }
 
 // SlotSize is the size of a slot, 0 if the pool has no such slot.
-func (g Geometry) SlotSize(s Slot) uint32 {
+func (g PoolGeometry) SlotSize(s Slot) uint32 {
 	if k := s.Class(); k < len(g.Classes) && s.Index() < g.Classes[k].Count {
 		return g.Classes[k].Size
 	}
@@ -128,13 +128,13 @@ func (g Geometry) SlotSize(s Slot) uint32 {
 }
 
 // SlotAt is the offset of a slot that the pool has.
-func (g Geometry) SlotAt(s Slot) uint64 {
+func (g PoolGeometry) SlotAt(s Slot) uint64 {
 	c := &g.Classes[s.Class()]
 	return c.Slots + uint64(s.Index())*uint64(c.Size)
 }
 
 // ClassFor is the smallest class whose slots hold so many bytes; the number of classes when none does.
-func (g Geometry) ClassFor(bytes uint32) int {
+func (g PoolGeometry) ClassFor(bytes uint32) int {
 	for k := range g.Classes {
 		if g.Classes[k].Size >= bytes {
 			return k
@@ -144,6 +144,6 @@ func (g Geometry) ClassFor(bytes uint32) int {
 }
 
 // Largest is the size of the largest slots.
-func (g Geometry) Largest() uint32 { return g.Classes[len(g.Classes)-1].Size }
+func (g PoolGeometry) Largest() uint32 { return g.Classes[len(g.Classes)-1].Size }
 
 func roundUp(n, to uint64) uint64 { return (n + to - 1) / to * to }

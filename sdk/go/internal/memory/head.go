@@ -11,11 +11,11 @@ const MaxFields = 256
 // AppendField adds a field to a head that is being written. The head's total size and number of fields are the caller's to
 // keep within MaxHead and MaxFields.
 func AppendField(head []byte, name, value string) ([]byte, error) {
-	if len(name) > 0xffff || !goodName(name) {
-		return head, Fault("name")
+	if len(name) > 0xffff || !isFieldName(name) {
+		return head, MemoryError("name")
 	}
 	if len(value) > 0xffff || strings.ContainsAny(value, "\x00\r\n") {
-		return head, Fault("value")
+		return head, MemoryError("value")
 	}
 	head = binary.LittleEndian.AppendUint16(head, uint16(len(name)))
 	head = binary.LittleEndian.AppendUint16(head, uint16(len(value)))
@@ -25,25 +25,25 @@ func AppendField(head []byte, name, value string) ([]byte, error) {
 // EachField calls visit for every field of a private copy of a head, and returns the first fault.
 func EachField(head []byte, visit func(name, value []byte)) error {
 	if len(head) > MaxHead {
-		return Fault("too_many")
+		return MemoryError("too_many")
 	}
 	for count := 0; len(head) > 0; count++ {
 		if count == MaxFields {
-			return Fault("too_many")
+			return MemoryError("too_many")
 		}
 		if len(head) < 4 {
-			return Fault("cut")
+			return MemoryError("cut")
 		}
 		name, value := int(binary.LittleEndian.Uint16(head)), int(binary.LittleEndian.Uint16(head[2:]))
 		head = head[4:]
 		if len(head) < name+value {
-			return Fault("cut")
+			return MemoryError("cut")
 		}
-		if !goodName(head[:name]) {
-			return Fault("name")
+		if !isFieldName(head[:name]) {
+			return MemoryError("name")
 		}
-		if !goodValue(head[name : name+value]) {
-			return Fault("value")
+		if !isFieldValue(head[name : name+value]) {
+			return MemoryError("value")
 		}
 		visit(head[:name], head[name:name+value])
 		head = head[name+value:]
@@ -51,8 +51,8 @@ func EachField(head []byte, visit func(name, value []byte)) error {
 	return nil
 }
 
-// goodName allows printable ASCII without blanks and capitals.
-func goodName[T string | []byte](name T) bool {
+// isFieldName allows printable ASCII without blanks and capitals.
+func isFieldName[T string | []byte](name T) bool {
 	for k := range len(name) {
 		if c := name[k]; c <= ' ' || c > '~' || (c >= 'A' && c <= 'Z') {
 			return false
@@ -61,7 +61,7 @@ func goodName[T string | []byte](name T) bool {
 	return len(name) > 0
 }
 
-func goodValue(value []byte) bool {
+func isFieldValue(value []byte) bool {
 	for _, c := range value {
 		if c == 0 || c == '\r' || c == '\n' {
 			return false

@@ -16,34 +16,34 @@ var (
 	ErrLost = errors.New("shared memory: the slot is no longer held by this party")
 )
 
-// Member is one party of a pool: its number, and what it holds against its bound.
-type Member struct {
+// LeaseHolder is one party of a pool: its number, and what it holds against its bound.
+type LeaseHolder struct {
 	Pool  *Pool
-	Party Party
+	Party EndpointID
 	bound int64
 	held  atomic.Int64
 	// near is where each class was last claimed or released: those slots are warm in the cache.
 	near [MaxClasses]atomic.Uint32
 }
 
-// NewMember may hold bound bytes of slots when it claims another one.
-func NewMember(pool *Pool, party Party, bound uint64) *Member {
-	return &Member{Pool: pool, Party: party, bound: int64(min(bound, 1<<62))}
+// NewLeaseHolder may hold bound bytes of slots when it claims another one.
+func NewLeaseHolder(pool *Pool, party EndpointID, bound uint64) *LeaseHolder {
+	return &LeaseHolder{Pool: pool, Party: party, bound: int64(min(bound, 1<<62))}
 }
 
-// Held is the bytes of the slots that it holds.
-func (m *Member) Held() int64 { return m.held.Load() }
+// HeldSlots is the bytes of the slots that it holds.
+func (m *LeaseHolder) HeldSlots() int64 { return m.held.Load() }
 
 // Lease is a slot that this party holds; the zero Lease holds none.
 type Lease struct {
-	member     *Member
+	member     *LeaseHolder
 	slot       Slot
 	generation uint32
 	mem        []byte
 }
 
 // Claim takes a free slot of at least size bytes: of the smallest class that has one.
-func (m *Member) Claim(size uint32) (Lease, error) {
+func (m *LeaseHolder) Claim(size uint32) (Lease, error) {
 	classes := m.Pool.Geometry.Classes
 	first := m.Pool.Geometry.ClassFor(size)
 	if first == len(classes) {
@@ -64,17 +64,17 @@ func (m *Member) Claim(size uint32) (Lease, error) {
 	return Lease{}, ErrExhausted
 }
 
-func (m *Member) lease(s Slot, generation uint32) Lease {
+func (m *LeaseHolder) lease(s Slot, generation uint32) Lease {
 	g := &m.Pool.Geometry
 	return Lease{m, s, generation, m.Pool.region.Bytes(g.SlotAt(s), g.Classes[s.Class()].Size)}
 }
 
 // Accept takes what from offered, after all checks.
-func (m *Member) Accept(d Descriptor, from Party) (Lease, error) {
+func (m *LeaseHolder) Accept(d Descriptor, from EndpointID) (Lease, error) {
 	if err := d.Check(m.Pool.Geometry.SlotSize(d.Slot)); err != nil {
 		return Lease{}, err
 	}
-	if !m.Pool.swap(d.Slot, OfferedWord(d.Generation, from, m.Party), HeldWord(d.Generation, m.Party)) {
+	if !m.Pool.swap(d.Slot, OfferedLease(d.Generation, from, m.Party), HeldLease(d.Generation, m.Party)) {
 		return Lease{}, ErrNotOffered
 	}
 	lease := m.lease(d.Slot, d.Generation)
@@ -85,17 +85,17 @@ func (m *Member) Accept(d Descriptor, from Party) (Lease, error) {
 // Bytes are the slot's, valid while the lease is held. A party that breaks the rules can change them at any time.
 func (l *Lease) Bytes() []byte { return l.mem }
 
-// Ticket names a message that was handed over, for its sender to see when the receiver has let it go.
-type Ticket struct {
+// SentSlot names a message that was handed over, for its sender to see when the receiver has let it go.
+type SentSlot struct {
 	slot       Slot
 	generation uint32
 }
 
 // Ticket is that of this slot in its present life; take it before sending.
-func (l *Lease) Ticket() Ticket { return Ticket{l.slot, l.generation} }
+func (l *Lease) Ticket() SentSlot { return SentSlot{l.slot, l.generation} }
 
 // Unread says whether a message that was handed over is still with its receiver.
-func (m *Member) Unread(t Ticket) bool {
+func (m *LeaseHolder) Unread(t SentSlot) bool {
 	word := m.Pool.Word(t.slot)
 	return word.Generation() == t.generation && !word.IsFree()
 }
@@ -109,16 +109,16 @@ func (l *Lease) Release() {
 	if m == nil {
 		return
 	}
-	m.Pool.free(l.slot, HeldWord(l.generation, m.Party))
+	m.Pool.free(l.slot, HeldLease(l.generation, m.Party))
 	m.near[l.slot.Class()].Store(l.slot.Index())
 	m.held.Add(-int64(len(l.mem)))
 	*l = Lease{}
 }
 
 // offer names the next holder, before the descriptor is pushed.
-func (l *Lease) offer(to Party) bool {
+func (l *Lease) offer(to EndpointID) bool {
 	m := l.member
-	return m.Pool.swap(l.slot, HeldWord(l.generation, m.Party), OfferedWord(l.generation, m.Party, to))
+	return m.Pool.swap(l.slot, HeldLease(l.generation, m.Party), OfferedLease(l.generation, m.Party, to))
 }
 
 // sent ends the lease after the push.
@@ -128,16 +128,16 @@ func (l *Lease) sent() {
 }
 
 // takeBack undoes an offer that was not pushed.
-func (l *Lease) takeBack(to Party) bool {
+func (l *Lease) takeBack(to EndpointID) bool {
 	m := l.member
-	return m.Pool.swap(l.slot, OfferedWord(l.generation, m.Party, to), HeldWord(l.generation, m.Party))
+	return m.Pool.swap(l.slot, OfferedLease(l.generation, m.Party, to), HeldLease(l.generation, m.Party))
 }
 
-// recall frees what was offered to another but will not be taken; the swap decides between this party and the node.
-func (m *Member) recall(d Descriptor, to Party) bool {
+// reclaim frees what was offered to another but will not be taken; the swap decides between this party and the node.
+func (m *LeaseHolder) reclaim(d Descriptor, to EndpointID) bool {
 	if d.Check(m.Pool.Geometry.SlotSize(d.Slot)) != nil {
 		return false
 	}
-	held := HeldWord(d.Generation, m.Party)
-	return m.Pool.swap(d.Slot, OfferedWord(d.Generation, m.Party, to), held) && m.Pool.free(d.Slot, held)
+	held := HeldLease(d.Generation, m.Party)
+	return m.Pool.swap(d.Slot, OfferedLease(d.Generation, m.Party, to), held) && m.Pool.free(d.Slot, held)
 }

@@ -8,7 +8,7 @@ import (
 // Pool is the slots of one security domain, mapped.
 type Pool struct {
 	region   *Region
-	Geometry Geometry
+	Geometry PoolGeometry
 	words    [][]atomic.Uint64
 	hints    [][]atomic.Uint64
 }
@@ -20,7 +20,7 @@ func OpenPool(fd int, size uint64) (*Pool, error) {
 		return nil, err
 	}
 	if region.Len() < PoolHeader {
-		return nil, Fault("region")
+		return nil, MemoryError("region")
 	}
 	header := make([]byte, 32+32*MaxClasses)
 	copy(header, region.mem)
@@ -31,7 +31,7 @@ func OpenPool(fd int, size uint64) (*Pool, error) {
 	return newPool(region, geometry), nil
 }
 
-func newPool(region *Region, geometry Geometry) *Pool {
+func newPool(region *Region, geometry PoolGeometry) *Pool {
 	pool := &Pool{region: region, Geometry: geometry}
 	for _, c := range geometry.Classes {
 		pool.words = append(pool.words, region.words64(c.Words, uint64(c.Count)))
@@ -41,16 +41,16 @@ func newPool(region *Region, geometry Geometry) *Pool {
 }
 
 // Word is the lease word of a slot that the pool has.
-func (p *Pool) Word(s Slot) Word { return Word(p.words[s.Class()][s.Index()].Load()) }
+func (p *Pool) Word(s Slot) LeaseWord { return LeaseWord(p.words[s.Class()][s.Index()].Load()) }
 
 // swap is one step of a lease: it fails when the slot is not, or no longer, the caller's.
-func (p *Pool) swap(s Slot, before, after Word) bool {
+func (p *Pool) swap(s Slot, before, after LeaseWord) bool {
 	return p.words[s.Class()][s.Index()].CompareAndSwap(uint64(before), uint64(after))
 }
 
 // free is a swap to a free word, and its hint.
-func (p *Pool) free(s Slot, before Word) bool {
-	if !p.swap(s, before, FreeWord(before.Generation())) {
+func (p *Pool) free(s Slot, before LeaseWord) bool {
+	if !p.swap(s, before, FreeLease(before.Generation())) {
 		return false
 	}
 	p.hint(s)
@@ -62,7 +62,7 @@ func (p *Pool) hint(s Slot) {
 }
 
 // claim takes a free slot of a class; the search begins around slot near.
-func (p *Pool) claim(class int, by Party, near uint32) (Slot, uint32, bool) {
+func (p *Pool) claim(class int, by EndpointID, near uint32) (Slot, uint32, bool) {
 	groups := len(p.hints[class])
 	start := int(near/64) % groups
 	for k := range groups {
@@ -73,7 +73,7 @@ func (p *Pool) claim(class int, by Party, near uint32) (Slot, uint32, bool) {
 	return 0, 0, false
 }
 
-func (p *Pool) claimIn(class int, by Party, group int) (uint32, uint32, bool) {
+func (p *Pool) claimIn(class int, by EndpointID, group int) (uint32, uint32, bool) {
 	hint := &p.hints[class][group]
 	for set := hint.Load(); set != 0; {
 		bit := set & -set
@@ -83,7 +83,7 @@ func (p *Pool) claimIn(class int, by Party, group int) (uint32, uint32, bool) {
 		if before&bit != 0 && index < uint32(len(p.words[class])) {
 			s := NewSlot(class, index)
 			word := p.Word(s)
-			after := HeldWord(nextGeneration(word.Generation()), by)
+			after := HeldLease(nextGeneration(word.Generation()), by)
 			if word.IsFree() && p.swap(s, word, after) {
 				return index, after.Generation(), true
 			}

@@ -11,9 +11,9 @@ const (
 // Why a ring is of no use.
 const (
 	// ErrFull is the lack of a credit: the consumer has as much as it may have.
-	ErrFull = Fault("the ring is full")
+	ErrFull = MemoryError("the ring is full")
 	// ErrPoisoned is an index of the other side that cannot be.
-	ErrPoisoned = Fault("the other side of a ring broke its index")
+	ErrPoisoned = MemoryError("the other side of a ring broke its index")
 )
 
 // ring is the shared words of one direction.
@@ -41,13 +41,13 @@ type Producer struct {
 	own, seen uint32
 }
 
-// Room is the number of descriptors that can be pushed now.
-func (p *Producer) Room() (uint32, error) {
-	used, err := p.used()
+// FreeSlots is the number of descriptors that can be pushed now.
+func (p *Producer) FreeSlots() (uint32, error) {
+	used, err := p.usedSlots()
 	return p.capacity - used, err
 }
 
-func (p *Producer) used() (uint32, error) {
+func (p *Producer) usedSlots() (uint32, error) {
 	head := p.head.Load()
 	used := p.own - head
 	if used > p.capacity {
@@ -60,7 +60,7 @@ func (p *Producer) used() (uint32, error) {
 // Push publishes one. Ring the consumer's desk after the batch.
 func (p *Producer) Push(d Descriptor) error {
 	if p.own-p.seen >= p.capacity { // the head seen last is enough while there is room by it
-		if used, err := p.used(); err != nil {
+		if used, err := p.usedSlots(); err != nil {
 			return err
 		} else if used >= p.capacity {
 			return ErrFull
@@ -73,16 +73,16 @@ func (p *Producer) Push(d Descriptor) error {
 	return nil
 }
 
-// Starve asks to be rung when there is room; true when there is some already.
-func (p *Producer) Starve() bool {
+// RequestWakeup asks to be rung when there is room; true when there is some already.
+func (p *Producer) RequestWakeup() bool {
 	p.starved.Store(1)
-	room, err := p.Room()
+	room, err := p.FreeSlots()
 	return room > 0 || err != nil
 }
 
 // Unconsumed calls visit for what was pushed and is not known to be consumed.
 func (p *Producer) Unconsumed(visit func(Descriptor)) {
-	used, _ := p.used()
+	used, _ := p.usedSlots()
 	for index := p.own - used; index != p.own; index++ {
 		visit(p.read(index))
 	}
@@ -124,7 +124,7 @@ func (c *Consumer) Pop() (d Descriptor, ok bool, err error) {
 // Commit gives back the places of all that was popped: only after their leases were taken.
 func (c *Consumer) Commit() { c.head.Store(c.own) }
 
-// FeedsStarving says whether the producer waits for room; asked once for a batch, after Commit.
-func (c *Consumer) FeedsStarving() bool {
+// IsProducerWaiting says whether the producer waits for room; asked once for a batch, after Commit.
+func (c *Consumer) IsProducerWaiting() bool {
 	return c.starved.Load() == 1 && c.starved.Swap(0) == 1
 }

@@ -34,8 +34,8 @@ type vectors struct {
 		Before string
 		After  *string
 		Step   struct {
-			Name         Action
-			By, From, To Party
+			Name         LeaseAction
+			By, From, To EndpointID
 		}
 	}
 	Envelopes []struct {
@@ -43,7 +43,7 @@ type vectors struct {
 		Length uint32
 		Fault  *string
 		Fields *struct {
-			Kind                        Kind
+			Kind                        MessageKind
 			Flags, Status, Reason       uint16
 			Call, Deadline, Trace, Span string
 			Head, Body                  uint32
@@ -103,7 +103,7 @@ func fault(err error) string {
 	if err == nil {
 		return ""
 	}
-	return string(err.(Fault))
+	return string(err.(MemoryError))
 }
 
 func deref(text *string) string {
@@ -122,7 +122,7 @@ func TestPools(t *testing.T) {
 			t.Errorf("%+v: %v", g, err)
 		}
 		for k, class := range want.Classes {
-			if g.Classes[k] != Class(class) {
+			if g.Classes[k] != SlotClass(class) {
 				t.Errorf("class %d: %+v, not %+v", k, g.Classes[k], class)
 			}
 		}
@@ -157,9 +157,9 @@ func TestDescriptors(t *testing.T) {
 
 func TestWords(t *testing.T) {
 	for _, want := range read(t).Words {
-		step := Step{want.Step.Name, want.Step.By, want.Step.From, want.Step.To}
-		after, ok := Word(number(t, want.Before)).After(step)
-		if ok != (want.After != nil) || ok && after != Word(number(t, *want.After)) {
+		step := LeaseStep{want.Step.Name, want.Step.By, want.Step.From, want.Step.To}
+		after, ok := LeaseWord(number(t, want.Before)).After(step)
+		if ok != (want.After != nil) || ok && after != LeaseWord(number(t, *want.After)) {
 			t.Errorf("%s %+v: %x %v", want.Before, step, after, ok)
 		}
 	}
@@ -182,7 +182,7 @@ func TestEnvelopes(t *testing.T) {
 		}
 		var again [EnvelopeSize]byte
 		e.Put(again[:])
-		if e != expected || e.BodyAt() != f.BodyAt || again != bytes {
+		if e != expected || e.BodyOffset() != f.BodyAt || again != bytes {
 			t.Errorf("envelope %d: %+v, not %+v", k, e, expected)
 		}
 	}
@@ -225,7 +225,7 @@ func TestRings(t *testing.T) {
 		r.tail.Store(want.Tail)
 		r.head.Store(want.Head)
 		p, c := Producer{r, want.Tail, want.Head}, Consumer{r, want.Head, want.Head}
-		room, err := p.Room()
+		room, err := p.FreeSlots()
 		if (err != nil) != (want.Room == nil) || err == nil && room != *want.Room {
 			t.Errorf("%+v: room %d, %v", want, room, err)
 		}
@@ -255,8 +255,8 @@ func TestRings(t *testing.T) {
 func TestChannelsAndLatency(t *testing.T) {
 	v := read(t)
 	for _, want := range v.Channels {
-		if AnswersAt(want.Capacity) != want.Answers || ChannelBytes(want.Capacity) != want.Bytes {
-			t.Errorf("%+v: %d, %d", want, AnswersAt(want.Capacity), ChannelBytes(want.Capacity))
+		if ResponsesOffset(want.Capacity) != want.Answers || ChannelBytes(want.Capacity) != want.Bytes {
+			t.Errorf("%+v: %d, %d", want, ResponsesOffset(want.Capacity), ChannelBytes(want.Capacity))
 		}
 	}
 	for _, want := range v.Latency {

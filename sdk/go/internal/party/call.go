@@ -10,8 +10,8 @@ import (
 	"nearpath.io/nearpath/internal/memory"
 )
 
-// call is one that is open: made, and not yet answered.
-type call struct {
+// pendingCall is one that is open: made, and not yet answered.
+type pendingCall struct {
 	id      uint64
 	started time.Duration
 	done    chan error // room for one
@@ -19,25 +19,25 @@ type call struct {
 	parted  bool
 	left    bool            // nobody waits for it
 	streams context.Context // set: an answer in parts is read as it comes, until this ends
-	stream  *Inflow         // such an answer, once it has begun
+	stream  *BodyReader         // such an answer, once it has begun
 	limit   uint64
 	head    []byte // of an answer in parts
 	body    []byte
 }
 
-var calls = sync.Pool{New: func() any { return &call{done: make(chan error, 1)} }}
+var calls = sync.Pool{New: func() any { return &pendingCall{done: make(chan error, 1)} }}
 
 // end is finish for what may have begun.
-func (c *call) end(err error) {
+func (c *pendingCall) end(err error) {
 	if c.stream == nil {
 		c.finish(err)
 	} else if err != nil {
-		c.stream.broke(err)
+		c.stream.fail(err)
 	}
 }
 
 // finish wakes who waits; the call is theirs then.
-func (c *call) finish(err error) {
+func (c *pendingCall) finish(err error) {
 	if c.left {
 		c.message.Lease.Release()
 		return
@@ -45,8 +45,8 @@ func (c *call) finish(err error) {
 	c.done <- err
 }
 
-// Answer is what a call came to. Head and Body are private copies unless the answer was asked for in place.
-type Answer struct {
+// CallResponse is what a call came to. Head and Body are private copies unless the answer was asked for in place.
+type CallResponse struct {
 	memory.Envelope
 	HeadBytes []byte
 	BodyBytes []byte
@@ -55,26 +55,26 @@ type Answer struct {
 }
 
 // Release gives the slot back in which an answer in place lies; Body is not valid any more.
-func (a *Answer) Release() {
+func (a *CallResponse) Release() {
 	if a.lease.Held() {
 		a.lease.Release()
 		a.BodyBytes = nil
 	}
 }
 
-// Ask is a call to make.
-type Ask struct {
+// CallRequest is a call to make.
+type CallRequest struct {
 	Function  string
 	HeadBytes []byte
 	BodyBytes []byte
 	Deadline  uint64
 	Trace     [16]byte
 	Span      [8]byte
-	InPlace   bool // the answer's body stays in its slot until Release
+	IsInPlace   bool // the answer's body stays in its slot until Release
 	Event     bool // nobody waits for an answer
 }
 
-func (ask *Ask) envelope(kind memory.Kind) memory.Envelope {
+func (ask *CallRequest) envelope(kind memory.MessageKind) memory.Envelope {
 	e := memory.Envelope{Kind: kind, Deadline: ask.Deadline, Trace: ask.Trace, Span: ask.Span}
 	if kind == memory.KindCall {
 		e.Flags = memory.FlagParts
@@ -85,14 +85,14 @@ func (ask *Ask) envelope(kind memory.Kind) memory.Envelope {
 // eventBit sets the numbers of events apart from those of calls.
 const eventBit = 1 << 63
 
-// Unsent says that nothing of a call has left this process: another way may be tried.
-func Unsent(err error) bool {
+// IsUnsent says that nothing of a call has left this process: another way may be tried.
+func IsUnsent(err error) bool {
 	return err == ErrNoPeer || err == ErrClosed || err == memory.ErrExhausted || err == memory.ErrBound ||
 		err == memory.ErrTooLarge || err == memory.ErrLost
 }
 
 // Call makes a call and waits for the answer. An error for which Unsent holds leaves other ways open.
-func (p *Party) Call(ctx context.Context, ask *Ask, answer *Answer) error {
+func (p *Endpoint) Call(ctx context.Context, ask *CallRequest, answer *CallResponse) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (p *Party) Call(ctx context.Context, ask *Ask, answer *Answer) error {
 	if ask.Event {
 		return e.notify(ctx, ask)
 	}
-	c := calls.Get().(*call)
+	c := calls.Get().(*pendingCall)
 	c.started, c.limit = now(), p.config.MaxBody
 	err := e.transmit(ctx, ctx, ask.envelope(memory.KindCall), ask.HeadBytes, ask.BodyBytes, c)
 	if err != nil && !errors.As(err, new(errBrokenOff)) {
@@ -122,7 +122,7 @@ func (p *Party) Call(ctx context.Context, ask *Ask, answer *Answer) error {
 	return ErrDied
 }
 
-func (e *end) notify(ctx context.Context, ask *Ask) error {
+func (e *channelEnd) notify(ctx context.Context, ask *CallRequest) error {
 	envelope := ask.envelope(memory.KindEvent)
 	envelope.Call = rand.Uint64() | eventBit
 	err := e.transmit(ctx, ctx, envelope, ask.HeadBytes, ask.BodyBytes, nil)
@@ -132,7 +132,7 @@ func (e *end) notify(ctx context.Context, ask *Ask) error {
 	return err
 }
 
-func (e *end) await(ctx context.Context, c *call, ask *Ask, answer *Answer) error {
+func (e *channelEnd) await(ctx context.Context, c *pendingCall, ask *CallRequest, answer *CallResponse) error {
 	select {
 	case err := <-c.done:
 		return e.result(err, c, ask, answer)
@@ -143,29 +143,29 @@ func (e *end) await(ctx context.Context, c *call, ask *Ask, answer *Answer) erro
 }
 
 // result turns what arrived into an answer, on the goroutine of the caller.
-func (e *end) result(err error, c *call, ask *Ask, answer *Answer) error {
+func (e *channelEnd) result(err error, c *pendingCall, ask *CallRequest, answer *CallResponse) error {
 	m := &c.message
 	if err == nil {
 		answer.Envelope, answer.Instance = m.Envelope, e.Instance
 		if c.parted {
 			answer.HeadBytes, answer.BodyBytes = c.head, c.body
 		} else {
-			answer.HeadBytes = copyOf(m.Head())
-			if ask.InPlace {
+			answer.HeadBytes = copyBytes(m.Head())
+			if ask.IsInPlace {
 				answer.BodyBytes, answer.lease, m.Lease = m.Body(), m.Lease, memory.Lease{}
 			} else {
-				answer.BodyBytes = copyOf(m.Body())
+				answer.BodyBytes = copyBytes(m.Body())
 			}
 		}
 	}
 	m.Lease.Release()
-	*c = call{done: c.done}
+	*c = pendingCall{done: c.done}
 	calls.Put(c)
 	return err
 }
 
 // abandon says that nobody waits for the answer any more. The call stays open, and its credit taken, until the answer comes.
-func (e *end) abandon(c *call) {
+func (e *channelEnd) abandon(c *pendingCall) {
 	e.mu.Lock()
 	open, id := e.open.get(c.id) == c, c.id
 	if open {
@@ -181,7 +181,7 @@ func (e *end) abandon(c *call) {
 }
 
 // cancel says that nobody wants a call any more, or that its answer ends here; as soon as there is a slot and room.
-func (e *end) cancel(id uint64) {
+func (e *channelEnd) cancel(id uint64) {
 	if !e.tryCancel(id) {
 		go func() {
 			for !e.tryCancel(id) {
@@ -192,7 +192,7 @@ func (e *end) cancel(id uint64) {
 }
 
 // tryCancel is false when it should be tried again.
-func (e *end) tryCancel(id uint64) bool {
+func (e *channelEnd) tryCancel(id uint64) bool {
 	envelope := memory.Envelope{Kind: memory.KindCancel, Call: id}
 	lease, err := e.party.member.Claim(memory.EnvelopeSize)
 	if err == nil {
@@ -205,12 +205,12 @@ func (e *end) tryCancel(id uint64) bool {
 }
 
 // choose takes the instance with the fewest open calls of two.
-func (p *Party) choose(function string) *end {
-	return lighter((*p.routes.Load())[function])
+func (p *Endpoint) choose(function string) *channelEnd {
+	return leastLoaded((*p.routes.Load())[function])
 }
 
-// lighter takes the end with fewer open calls of two drawn at random; one without credits is passed over.
-func lighter(ends []*end) *end {
+// leastLoaded takes the end with fewer open calls of two drawn at random; one without credits is passed over.
+func leastLoaded(ends []*channelEnd) *channelEnd {
 	switch len(ends) {
 	case 0:
 		return nil
@@ -226,14 +226,14 @@ func lighter(ends []*end) *end {
 	if other.inFlight.Load() < better.inFlight.Load() {
 		better, other = other, better
 	}
-	if uint32(better.inFlight.Load()) >= better.End.Capacity() || better.State() != memory.Open {
+	if uint32(better.inFlight.Load()) >= better.ChannelEnd.Capacity() || better.State() != memory.Open {
 		return other
 	}
 	return better
 }
 
-// takeAnswer is the receiver's part: the first message of an answer.
-func (e *end) takeAnswer(m *memory.Message) {
+// takeResponse is the receiver's part: the first message of an answer.
+func (e *channelEnd) takeResponse(m *memory.Message) {
 	e.mu.Lock()
 	c := e.open.get(m.Call)
 	if c == nil || c.parted {
@@ -248,17 +248,17 @@ func (e *end) takeAnswer(m *memory.Message) {
 		return
 	}
 	if c.streams != nil && !c.left {
-		e.begun(c, m)
+		e.beginResponse(c, m)
 		return
 	}
 	c.parted, c.message.Envelope = true, m.Envelope
-	c.head, c.body = copyOf(m.Head()), make([]byte, 0, min(m.Total, firstRoom))
+	c.head, c.body = copyBytes(m.Head()), make([]byte, 0, min(m.Total, firstRoom))
 	e.mu.Unlock()
 	e.takePart(m)
 }
 
 // close ends an open call; under mu.
-func (e *end) close(c *call, failed bool) {
+func (e *channelEnd) close(c *pendingCall, failed bool) {
 	e.open.remove(c)
 	for _, w := range e.stalled {
 		w.wake() // what is left of the call's body is not wanted
@@ -268,8 +268,8 @@ func (e *end) close(c *call, failed bool) {
 }
 
 // finish lets go of mu and wakes the caller.
-func (e *end) finish(c *call, err error) {
-	last := e.finished()
+func (e *channelEnd) finish(c *pendingCall, err error) {
+	last := e.isFinished()
 	e.mu.Unlock()
 	if c.stream == nil {
 		c.finish(err)
@@ -278,22 +278,22 @@ func (e *end) finish(c *call, err error) {
 		e.wakeOne()
 	}
 	if last {
-		e.drained()
+		e.reportDrained()
 	}
 }
 
-// begun hands an answer over of which more will come; it lets go of mu.
-func (e *end) begun(c *call, m *memory.Message) {
-	c.parted, c.message.Envelope, c.head = true, m.Envelope, copyOf(m.Head())
-	c.stream = newInflow(c.streams, e.desk, m.Total)
+// beginResponse hands an answer over of which more will come; it lets go of mu.
+func (e *channelEnd) beginResponse(c *pendingCall, m *memory.Message) {
+	c.parted, c.message.Envelope, c.head = true, m.Envelope, copyBytes(m.Head())
+	c.stream = newBodyReader(c.streams, e.desk, m.Total)
 	stream := c.stream
 	e.mu.Unlock()
-	stream.came(m, false)
+	stream.addPart(m, false)
 	c.done <- nil
 }
 
-// takeAnswerPart adds to the body of an answer.
-func (e *end) takeAnswerPart(m *memory.Message) {
+// takeResponsePart adds to the body of an answer.
+func (e *channelEnd) takeResponsePart(m *memory.Message) {
 	e.mu.Lock()
 	c := e.open.get(m.Call)
 	if c == nil || !c.parted {
@@ -324,27 +324,27 @@ func (e *end) takeAnswerPart(m *memory.Message) {
 }
 
 // streamPart hands the next part of an answer to its reader; it lets go of mu.
-func (e *end) streamPart(c *call, m *memory.Message, more bool) {
+func (e *channelEnd) streamPart(c *pendingCall, m *memory.Message, more bool) {
 	stream, last := c.stream, false
 	if !more {
 		e.close(c, c.message.Status >= 500)
-		last = e.finished()
+		last = e.isFinished()
 	}
 	e.mu.Unlock()
-	if !stream.came(m, !more) {
+	if !stream.addPart(m, !more) {
 		e.Close(memory.Broken)
 	}
 	if last {
-		e.drained()
+		e.reportDrained()
 	}
 }
 
-func (e *end) cutAnswer(id uint64) {
+func (e *channelEnd) cancelResponse(id uint64) {
 	e.mu.Lock()
 	if c := e.open.get(id); c != nil {
 		e.close(c, true)
 		if c.stream != nil {
-			c.stream.broke(ErrCut)
+			c.stream.fail(ErrCut)
 		}
 		e.finish(c, ErrCut)
 		return
@@ -355,7 +355,7 @@ func (e *end) cutAnswer(id uint64) {
 // firstRoom bounds what is allocated because somebody says that much will come.
 const firstRoom = 1 << 20
 
-func copyOf(bytes []byte) []byte {
+func copyBytes(bytes []byte) []byte {
 	if len(bytes) == 0 {
 		return nil
 	}
@@ -363,4 +363,4 @@ func copyOf(bytes []byte) []byte {
 }
 
 // InPlace says whether the body lies in its slot.
-func (a *Answer) InPlace() bool { return a.lease.Held() }
+func (a *CallResponse) InPlace() bool { return a.lease.Held() }

@@ -9,17 +9,17 @@ import (
 	"nearpath.io/nearpath/internal/memory"
 )
 
-// end is one end of a channel with what is open on it.
-type end struct {
-	*memory.End
+// channelEnd is one channelEnd of a channel with what is open on it.
+type channelEnd struct {
+	*memory.ChannelEnd
 	Peer
-	side  memory.Side
-	party *Party
-	desk  *memory.Desk // the peer's
+	side  memory.ChannelSide
+	party *Endpoint
+	desk  *memory.WakeupCell // the peer's
 
 	mu       sync.Mutex // of the sending half and all below
 	open     table
-	taken    map[uint64]*Incoming // calls that are being handled, for cancels
+	taken    map[uint64]*IncomingCall // calls that are being handled, for cancels
 	counters *memory.Counters
 	leaving  bool
 	told     bool
@@ -30,20 +30,20 @@ type end struct {
 	room     chan struct{} // wakes one of them
 
 	flows   int          // bodies that go out in parts; under mu
-	stalled []*Writer    // those that wait for the receiver; under mu
+	stalled []*BodyWriter    // those that wait for the receiver; under mu
 	stalls  atomic.Int32 // their number
 
-	bodies map[uint64]*Incoming // calls and events whose bodies still arrive; under mu
+	bodies map[uint64]*IncomingCall // calls and events whose bodies still arrive; under mu
 	failed bool                 // with receive held
 }
 
 // open maps what came with a peer message.
-func (p *Party) open(peer Peer, fds []int) (*end, error) {
+func (p *Endpoint) open(peer Peer, fds []int) (*channelEnd, error) {
 	event := -1
 	if len(fds) == 3 {
 		event = fds[2]
 	}
-	var side memory.Side
+	var side memory.ChannelSide
 	switch {
 	case len(fds) < 2 || len(fds) > 3:
 		closeAll(fds)
@@ -55,25 +55,25 @@ func (p *Party) open(peer Peer, fds []int) (*end, error) {
 		return nil, fmt.Errorf("dispatch: a peer's side is %q", peer.Side)
 	}
 	channel, err := memory.OpenChannel(fds[0], peer.Capacity)
-	var desk *memory.Desk
+	var desk *memory.WakeupCell
 	if err == nil {
-		desk, err = memory.OpenDesk(fds[1], event)
+		desk, err = memory.OpenWakeupCell(fds[1], event)
 	}
 	closeAll(fds[:2])
 	if err != nil {
 		closeAll(fds[2:])
 		return nil, err
 	}
-	desk.OwnEvent()
+	desk.UseOwnEvent()
 	inner := channel.End(side, p.member, peer.Party)
-	return &end{
-		End: inner, Peer: peer, side: side, party: p, desk: desk, counters: inner.Counters(),
-		taken: map[uint64]*Incoming{}, bodies: map[uint64]*Incoming{}, room: make(chan struct{}, 1),
+	return &channelEnd{
+		ChannelEnd: inner, Peer: peer, side: side, party: p, desk: desk, counters: inner.Counters(),
+		taken: map[uint64]*IncomingCall{}, bodies: map[uint64]*IncomingCall{}, room: make(chan struct{}, 1),
 	}, nil
 }
 
 // deadState is the state of a channel whose other side has died.
-func (e *end) deadState() memory.State {
+func (e *channelEnd) deadState() memory.ChannelState {
 	if e.side == memory.Caller {
 		return memory.CalleeDead
 	}
@@ -81,16 +81,16 @@ func (e *end) deadState() memory.State {
 }
 
 // fed says whether a ring that was full has room again; else it asks to be rung, as feeds does.
-func (e *end) fed() bool {
+func (e *channelEnd) fed() bool {
 	if !e.starving.Load() {
 		return false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.Credits() > 0 || e.Starve() && e.Credits() > 0
+	return e.Credits() > 0 || e.RequestWakeup() && e.Credits() > 0
 }
 
-func (e *end) wakeOne() {
+func (e *channelEnd) wakeOne() {
 	select {
 	case e.room <- struct{}{}:
 	default:
@@ -99,14 +99,14 @@ func (e *end) wakeOne() {
 
 // table is the open calls of one end. The lower 16 bits of a call's number are its place, the rest makes it unique.
 type table struct {
-	calls []*call
+	calls []*pendingCall
 	free  []uint16
 	next  uint64
 }
 
 func (t *table) length() int { return len(t.calls) - len(t.free) }
 
-func (t *table) add(c *call) uint64 {
+func (t *table) add(c *pendingCall) uint64 {
 	place := uint16(len(t.calls))
 	if n := len(t.free); n > 0 {
 		place, t.free = t.free[n-1], t.free[:n-1]
@@ -119,19 +119,19 @@ func (t *table) add(c *call) uint64 {
 	return c.id
 }
 
-func (t *table) get(id uint64) *call {
+func (t *table) get(id uint64) *pendingCall {
 	if place := int(id & 0xffff); place < len(t.calls) && t.calls[place] != nil && t.calls[place].id == id {
 		return t.calls[place]
 	}
 	return nil
 }
 
-func (t *table) remove(c *call) {
+func (t *table) remove(c *pendingCall) {
 	place := uint16(c.id)
 	t.calls[place], t.free = nil, append(t.free, place)
 }
 
-func (t *table) all() (all []*call) {
+func (t *table) all() (all []*pendingCall) {
 	for _, c := range t.calls {
 		if c != nil {
 			all = append(all, c)

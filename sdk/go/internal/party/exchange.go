@@ -13,20 +13,20 @@ type Exchange struct {
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	end    *end
-	call   *call
+	end    *channelEnd
+	call   *pendingCall
 	id     uint64
-	writer *Writer
+	writer *BodyWriter
 }
 
 // Open makes a call of which more follows when open is set. An error for which Unsent holds leaves other ways open. When ctx ends
 // the callee is told.
-func (p *Party) Open(ctx context.Context, ask *Ask, open bool) (*Exchange, error) {
+func (p *Endpoint) Open(ctx context.Context, ask *CallRequest, open bool) (*Exchange, error) {
 	e := p.choose(ask.Function)
 	if e == nil {
 		return nil, ErrNoPeer
 	}
-	x := &Exchange{Instance: e.Instance, end: e, call: &call{done: make(chan error, 1), started: now()}}
+	x := &Exchange{Instance: e.Instance, end: e, call: &pendingCall{done: make(chan error, 1), started: now()}}
 	x.ctx, x.cancel = context.WithCancelCause(ctx)
 	x.call.streams, x.call.limit = x.ctx, p.config.MaxBody
 	envelope := ask.envelope(memory.KindCall)
@@ -60,7 +60,7 @@ func (x *Exchange) Abort(why error) { x.cancel(why) }
 func (x *Exchange) Close() { x.cancel(errBodyClosed) }
 
 // Answer waits for the answer, or its beginning; what follows is in the Inflow, which is nil when all is here. Once.
-func (x *Exchange) Answer(answer *Answer) (*Inflow, error) {
+func (x *Exchange) Answer(answer *CallResponse) (*BodyReader, error) {
 	var err error
 	select {
 	case err = <-x.call.done:
@@ -77,7 +77,7 @@ func (x *Exchange) Answer(answer *Answer) (*Inflow, error) {
 		answer.HeadBytes = c.head
 		return c.stream, nil
 	}
-	answer.HeadBytes, answer.BodyBytes = copyOf(c.message.Head()), copyOf(c.message.Body())
+	answer.HeadBytes, answer.BodyBytes = copyBytes(c.message.Head()), copyBytes(c.message.Body())
 	c.message.Lease.Release()
 	c.done <- nil
 	return nil, nil
@@ -97,7 +97,7 @@ func (x *Exchange) giveUp() {
 	e.mu.Unlock()
 	switch {
 	case c.stream != nil:
-		c.stream.Leave()
+		c.stream.Close()
 	case !open: // it has just come to its end
 		<-c.done
 		c.message.Lease.Release()

@@ -8,20 +8,20 @@ import (
 	"nearpath.io/nearpath/internal/memory"
 )
 
-// Incoming is a call that was taken. It is the context of its handler: done when the caller no longer wants the answer or the
+// IncomingCall is a call that was taken. It is the context of its handler: done when the caller no longer wants the answer or the
 // deadline has passed. Its channel and timer are made only when somebody asks for them.
-type Incoming struct {
+type IncomingCall struct {
 	memory.Envelope
-	end     *end
+	end     *channelEnd
 	message memory.Message
 	head    []byte
 	body    []byte
 	started time.Duration
 	tooBig  bool
-	writer  *Writer // of an answer that has begun
+	writer  *BodyWriter // of an answer that has begun
 
 	// Stream is a body of several messages, when the party reads those as they come; then BodyBytes has nothing.
-	Stream *Inflow
+	Stream *BodyReader
 
 	mu    sync.Mutex
 	done  chan struct{}
@@ -33,21 +33,21 @@ type Incoming struct {
 type TraceKey struct{}
 
 // Caller is the function that calls.
-func (in *Incoming) Caller() string { return in.end.Function }
+func (in *IncomingCall) Caller() string { return in.end.Function }
 
 // TooBig says that the body was larger than the limit and is not there.
-func (in *Incoming) TooBig() bool { return in.tooBig }
+func (in *IncomingCall) TooBig() bool { return in.tooBig }
 
 // HeadBytes is a private copy of the head.
-func (in *Incoming) HeadBytes() []byte {
+func (in *IncomingCall) HeadBytes() []byte {
 	if in.message.Lease.Held() && in.head == nil {
-		in.head = copyOf(in.message.Head())
+		in.head = copyBytes(in.message.Head())
 	}
 	return in.head
 }
 
 // BodyBytes is the body: a private copy, or where it lies, valid until the answer.
-func (in *Incoming) BodyBytes(inPlace bool) []byte {
+func (in *IncomingCall) BodyBytes(inPlace bool) []byte {
 	if in.Stream != nil {
 		return nil
 	}
@@ -58,13 +58,13 @@ func (in *Incoming) BodyBytes(inPlace bool) []byte {
 		return in.message.Body()
 	}
 	in.HeadBytes()
-	in.body = copyOf(in.message.Body())
+	in.body = copyBytes(in.message.Body())
 	in.message.Lease.Release() // nobody waits for a slot while holding one that is of no use
 	return in.body
 }
 
 // Deadline implements context.Context.
-func (in *Incoming) Deadline() (time.Time, bool) {
+func (in *IncomingCall) Deadline() (time.Time, bool) {
 	if in.Envelope.Deadline == 0 {
 		return time.Time{}, false
 	}
@@ -72,7 +72,7 @@ func (in *Incoming) Deadline() (time.Time, bool) {
 }
 
 // Done implements context.Context.
-func (in *Incoming) Done() <-chan struct{} {
+func (in *IncomingCall) Done() <-chan struct{} {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.done == nil {
@@ -87,7 +87,7 @@ func (in *Incoming) Done() <-chan struct{} {
 }
 
 // Err implements context.Context.
-func (in *Incoming) Err() error {
+func (in *IncomingCall) Err() error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if deadline, ok := in.Deadline(); ok && in.err == nil && time.Now().After(deadline) {
@@ -97,7 +97,7 @@ func (in *Incoming) Err() error {
 }
 
 // Value implements context.Context.
-func (in *Incoming) Value(key any) any {
+func (in *IncomingCall) Value(key any) any {
 	if key == (TraceKey{}) {
 		return in
 	}
@@ -105,9 +105,9 @@ func (in *Incoming) Value(key any) any {
 }
 
 // Cancel says that nobody wants the answer.
-func (in *Incoming) Cancel() { in.stop(context.Canceled) }
+func (in *IncomingCall) Cancel() { in.stop(context.Canceled) }
 
-func (in *Incoming) stop(err error) {
+func (in *IncomingCall) stop(err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.err != nil {
@@ -123,39 +123,39 @@ func (in *Incoming) stop(err error) {
 }
 
 // takeCall is the receiver's part: the first message of a call or event.
-func (e *end) takeCall(m *memory.Message) {
-	in := &Incoming{Envelope: m.Envelope, end: e, started: now()}
+func (e *channelEnd) takeCall(m *memory.Message) {
+	in := &IncomingCall{Envelope: m.Envelope, end: e, started: now()}
 	if e.party.config.Handle == nil {
 		m.Lease.Release()
 		return
 	}
-	if !e.note(in, m.Has(memory.FlagMore)) {
+	if !e.register(in, m.Has(memory.FlagMore)) {
 		m.Lease.Release()
 		e.Close(memory.Broken)
 		return
 	}
 	if !m.Has(memory.FlagMore) {
 		in.message = *m
-		e.party.work(in)
+		e.party.startWorker(in)
 		return
 	}
-	in.head = copyOf(m.Head())
+	in.head = copyBytes(m.Head())
 	if in.Stream == nil {
 		in.body = make([]byte, 0, min(m.Total, firstRoom))
 		e.takePart(m)
 		return
 	}
-	in.Stream.came(m, false)
-	e.party.work(in)
+	in.Stream.addPart(m, false)
+	e.party.startWorker(in)
 }
 
-// note keeps a call that was taken; false when its number is that of another one.
-func (e *end) note(in *Incoming, parts bool) bool {
+// register keeps a call that was taken; false when its number is that of another one.
+func (e *channelEnd) register(in *IncomingCall, parts bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	_, twice := e.taken[in.Call]
 	_, arriving := e.bodies[in.Call]
-	if twice || arriving || (parts && len(e.bodies) >= int(e.End.Capacity())) {
+	if twice || arriving || (parts && len(e.bodies) >= int(e.ChannelEnd.Capacity())) {
 		return false
 	}
 	if in.Kind == memory.KindCall {
@@ -165,16 +165,16 @@ func (e *end) note(in *Incoming, parts bool) bool {
 	if parts {
 		e.bodies[in.Call] = in
 		if e.party.config.Streams && in.Kind == memory.KindCall {
-			in.Stream = newInflow(in, e.desk, in.Total)
+			in.Stream = newBodyReader(in, e.desk, in.Total)
 		}
 	}
 	return true
 }
 
 // takePart adds to a body that arrives, of a call or an answer.
-func (e *end) takePart(m *memory.Message) {
+func (e *channelEnd) takePart(m *memory.Message) {
 	if e.side == memory.Caller {
-		e.takeAnswerPart(m)
+		e.takeResponsePart(m)
 		return
 	}
 	more := m.Has(memory.FlagMore)
@@ -189,13 +189,13 @@ func (e *end) takePart(m *memory.Message) {
 		m.Lease.Release()
 	case in.Stream == nil:
 		in.assemble(m, more)
-	case !in.Stream.came(m, !more):
+	case !in.Stream.addPart(m, !more):
 		e.Close(memory.Broken)
 	}
 }
 
 // assemble puts a body together; the last part, or the one that is too much, hands the call to its handler.
-func (in *Incoming) assemble(m *memory.Message, more bool) {
+func (in *IncomingCall) assemble(m *memory.Message, more bool) {
 	e := in.end
 	if body := m.Body(); uint64(len(in.body))+uint64(len(body)) > e.party.config.MaxBody {
 		in.tooBig, in.body = true, nil
@@ -207,16 +207,16 @@ func (in *Incoming) assemble(m *memory.Message, more bool) {
 	}
 	m.Lease.Release()
 	if !more || in.tooBig {
-		e.party.work(in)
+		e.party.startWorker(in)
 	}
 }
 
 // takeCancel ends a call that the caller no longer wants, or an answer that the callee cannot finish.
-func (e *end) takeCancel(m *memory.Message) {
+func (e *channelEnd) takeCancel(m *memory.Message) {
 	id := m.Call
 	m.Lease.Release()
 	if e.side == memory.Caller {
-		e.cutAnswer(id)
+		e.cancelResponse(id)
 		return
 	}
 	e.mu.Lock()
@@ -227,17 +227,17 @@ func (e *end) takeCancel(m *memory.Message) {
 	case in == nil: // an event, or answered meanwhile
 	case arriving != nil && in.Stream == nil: // no handler knows of it
 		in.Cancel()
-		go func() { _ = in.Answer(&Reply{Status: 499}) }()
+		go func() { _ = in.Respond(&Reply{Status: 499}) }()
 	default:
 		in.Cancel()
 		if in.Stream != nil {
-			in.Stream.broke(context.Canceled)
+			in.Stream.fail(context.Canceled)
 		}
 	}
 }
 
-// work hands a call to a worker that is idle, or to a new one.
-func (p *Party) work(in *Incoming) {
+// startWorker hands a call to a worker that is idle, or to a new one.
+func (p *Endpoint) startWorker(in *IncomingCall) {
 	if p.catcher != nil && *p.catcher == nil {
 		*p.catcher = in
 		return
@@ -245,18 +245,18 @@ func (p *Party) work(in *Incoming) {
 	select {
 	case p.workers <- in:
 	default:
-		go p.worker(in)
+		go p.runWorker(in)
 	}
 }
 
 // mostIdle is the most workers that stay when there is nothing to do.
 const mostIdle = 64
 
-func (p *Party) worker(in *Incoming) {
+func (p *Endpoint) runWorker(in *IncomingCall) {
 	for {
 		from := in.end
 		p.config.Handle(in)
-		if in = p.next(from); in != nil {
+		if in = p.nextCall(from); in != nil {
 			continue
 		}
 		if p.idle.Add(1) > mostIdle {

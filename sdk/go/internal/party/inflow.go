@@ -14,14 +14,14 @@ const mostUnread = 4 * window
 
 var errBodyClosed = errors.New("the body was closed by its reader")
 
-// Inflow is a body that comes in parts and is read as it comes. Parts lie in the sender's slots until they are read; then the sender
+// BodyReader is a body that comes in parts and is read as it comes. Parts lie in the sender's slots until they are read; then the sender
 // hears of it and sends the next one.
-type Inflow struct {
+type BodyReader struct {
 	// Total is the bytes of the whole body as its sender said, or memory.TotalUnknown. Nobody has checked it.
 	Total uint64
 
 	ctx  context.Context // ends the wait for more
-	desk *memory.Desk    // the sender's
+	desk *memory.WakeupCell    // the sender's
 	more chan struct{}   // something changed
 
 	mu      sync.Mutex
@@ -32,12 +32,12 @@ type Inflow struct {
 	left    bool  // nobody reads any more
 }
 
-func newInflow(ctx context.Context, desk *memory.Desk, total uint64) *Inflow {
-	return &Inflow{Total: total, ctx: ctx, desk: desk, more: make(chan struct{}, 1)}
+func newBodyReader(ctx context.Context, desk *memory.WakeupCell, total uint64) *BodyReader {
+	return &BodyReader{Total: total, ctx: ctx, desk: desk, more: make(chan struct{}, 1)}
 }
 
 // Read implements io.Reader.
-func (f *Inflow) Read(to []byte) (int, error) {
+func (f *BodyReader) Read(to []byte) (int, error) {
 	if len(to) == 0 {
 		return 0, nil
 	}
@@ -55,12 +55,12 @@ func (f *Inflow) Read(to []byte) (int, error) {
 		f.parts[0], f.parts = memory.Message{}, f.parts[1:]
 	}
 	f.mu.Unlock()
-	f.letGo(&done)
+	f.release(&done)
 	return n, nil
 }
 
 // await waits for bytes, which are the reader's until it has set copying back.
-func (f *Inflow) await() ([]byte, error) {
+func (f *BodyReader) await() ([]byte, error) {
 	for {
 		f.mu.Lock()
 		switch {
@@ -85,16 +85,16 @@ func (f *Inflow) await() ([]byte, error) {
 	}
 }
 
-// letGo releases a part and tells its sender, which may wait for that.
-func (f *Inflow) letGo(m *memory.Message) {
+// release releases a part and tells its sender, which may wait for that.
+func (f *BodyReader) release(m *memory.Message) {
 	if m.Lease.Held() {
 		m.Lease.Release()
-		f.desk.Knock()
+		f.desk.Wake()
 	}
 }
 
-// came takes the next part; false when the sender keeps no window. A part that nobody reads is let go.
-func (f *Inflow) came(m *memory.Message, last bool) bool {
+// addPart takes the next part; false when the sender keeps no window. A part that nobody reads is let go.
+func (f *BodyReader) addPart(m *memory.Message, last bool) bool {
 	f.mu.Lock()
 	keep := !f.left && f.end == nil && len(m.Body()) > 0
 	if keep {
@@ -112,8 +112,8 @@ func (f *Inflow) came(m *memory.Message, last bool) bool {
 	return sound
 }
 
-// broke says that the rest will not come. What has come is still read. The first end counts.
-func (f *Inflow) broke(why error) {
+// fail says that the rest will not come. What has come is still read. The first end counts.
+func (f *BodyReader) fail(why error) {
 	f.mu.Lock()
 	if f.end == nil {
 		f.end = why
@@ -122,15 +122,15 @@ func (f *Inflow) broke(why error) {
 	f.wake()
 }
 
-func (f *Inflow) wake() {
+func (f *BodyReader) wake() {
 	select {
 	case f.more <- struct{}{}:
 	default:
 	}
 }
 
-// Leave says that nobody reads any more: what has come is let go. Whether more would have come: its sender may be told.
-func (f *Inflow) Leave() bool {
+// Close says that nobody reads any more: what has come is let go. Whether more would have come: its sender may be told.
+func (f *BodyReader) Close() bool {
 	f.mu.Lock()
 	more := !f.left && f.end == nil
 	f.left = true
@@ -142,7 +142,7 @@ func (f *Inflow) Leave() bool {
 	}
 	f.mu.Unlock()
 	for k := range unread {
-		f.letGo(&unread[k])
+		f.release(&unread[k])
 	}
 	f.wake()
 	return more

@@ -15,27 +15,27 @@ const (
 	largestPart = 65_536 - memory.EnvelopeSize
 )
 
-// windowOf is the window of each of so many bodies that are underway on one channel: together they leave slots to others.
-func windowOf(bodies int) int { return min(max(4*window/max(bodies, 1), 2), window) }
+// windowSlots is the window of each of so many bodies that are underway on one channel: together they leave slots to others.
+func windowSlots(bodies int) int { return min(max(4*window/max(bodies, 1), 2), window) }
 
 // ErrNotWanted is a body of which the other side takes no more: its call has ended, was given up, or the peer is gone.
 var ErrNotWanted = errors.New("the other side takes no more of this body")
 
 var errNotYet = errors.New("the receiver must let a part go first")
 
-// Writer sends the rest of a body of which the first message has gone. One goroutine at a time.
-type Writer struct {
-	end      *end
+// BodyWriter sends the rest of a body of which the first message has gone. One goroutine at a time.
+type BodyWriter struct {
+	end      *channelEnd
 	envelope memory.Envelope
-	unread   []memory.Ticket // under the end's mu: parts that the receiver has not let go
+	unread   []memory.SentSlot // under the end's mu: parts that the receiver has not let go
 	room     chan struct{}   // the receiver has let some go, or nothing more is wanted
 	ended    bool
 }
 
 // writer follows a first message that has gone.
-func (e *end) writer(first *memory.Envelope, ticket memory.Ticket) *Writer {
+func (e *channelEnd) writer(first *memory.Envelope, ticket memory.SentSlot) *BodyWriter {
 	envelope := memory.Envelope{Kind: memory.KindPart, Call: first.Call, Total: first.Total}
-	w := &Writer{end: e, envelope: envelope, unread: []memory.Ticket{ticket}, room: make(chan struct{}, 1)}
+	w := &BodyWriter{end: e, envelope: envelope, unread: []memory.SentSlot{ticket}, room: make(chan struct{}, 1)}
 	e.mu.Lock()
 	e.flows++
 	e.mu.Unlock()
@@ -43,26 +43,26 @@ func (e *end) writer(first *memory.Envelope, ticket memory.Ticket) *Writer {
 }
 
 // Write sends bytes, and waits while the reader is behind. With last they are the end of the body, and may be none.
-func (w *Writer) Write(ctx context.Context, body []byte, last bool) error {
+func (w *BodyWriter) Write(ctx context.Context, body []byte, last bool) error {
 	if w.ended {
 		return ErrNotWanted
 	}
 	for len(body) > 0 || last {
 		sent, err := w.part(ctx, body, last)
 		if err != nil {
-			w.Leave()
+			w.Abandon()
 			return err
 		}
 		if body = body[sent:]; len(body) == 0 && last {
-			w.Leave()
+			w.Abandon()
 			return nil
 		}
 	}
 	return nil
 }
 
-// Leave says that no more is sent.
-func (w *Writer) Leave() {
+// Abandon says that no more is sent.
+func (w *BodyWriter) Abandon() {
 	if w.ended {
 		return
 	}
@@ -73,7 +73,7 @@ func (w *Writer) Leave() {
 }
 
 // part sends as much as a slot takes.
-func (w *Writer) part(ctx context.Context, body []byte, last bool) (int, error) {
+func (w *BodyWriter) part(ctx context.Context, body []byte, last bool) (int, error) {
 	for {
 		if err := w.await(ctx); err != nil {
 			return 0, err
@@ -94,7 +94,7 @@ func (w *Writer) part(ctx context.Context, body []byte, last bool) (int, error) 
 	}
 }
 
-func (w *Writer) push(lease *memory.Lease, body []byte, last bool) error {
+func (w *BodyWriter) push(lease *memory.Lease, body []byte, last bool) error {
 	e := w.end
 	w.envelope.Body, w.envelope.Flags = uint32(len(body)), memory.FlagMore
 	if last {
@@ -120,7 +120,7 @@ func (w *Writer) push(lease *memory.Lease, body []byte, last bool) error {
 }
 
 // await waits until a part may go.
-func (w *Writer) await(ctx context.Context) error {
+func (w *BodyWriter) await(ctx context.Context) error {
 	e := w.end
 	for {
 		if err := ctx.Err(); err != nil {
@@ -129,10 +129,10 @@ func (w *Writer) await(ctx context.Context) error {
 		e.mu.Lock()
 		err := w.due()
 		if err == errNotYet {
-			e.stall(w) // first: who receives and goes to sleep meanwhile asks to be rung once more
-			e.Starve()
+			e.addStalled(w) // first: who receives and goes to sleep meanwhile asks to be rung once more
+			e.RequestWakeup()
 			if err = w.due(); err != errNotYet {
-				e.unstall(w)
+				e.removeStalled(w)
 			}
 		}
 		e.mu.Unlock()
@@ -143,7 +143,7 @@ func (w *Writer) await(ctx context.Context) error {
 		case <-w.room:
 		case <-ctx.Done():
 			e.mu.Lock()
-			e.unstall(w)
+			e.removeStalled(w)
 			e.mu.Unlock()
 			return ctx.Err()
 		}
@@ -151,23 +151,23 @@ func (w *Writer) await(ctx context.Context) error {
 }
 
 // due says whether a part may go now; under the end's mu.
-func (w *Writer) due() error {
+func (w *BodyWriter) due() error {
 	e := w.end
-	if e.State() > memory.Withdrawn || !e.wants(w.envelope.Call) {
+	if e.State() > memory.Withdrawn || !e.hasWaitingReader(w.envelope.Call) {
 		return ErrNotWanted
 	}
-	most := windowOf(e.flows)
+	most := windowSlots(e.flows)
 	if len(w.unread) >= most {
-		w.unread = slices.DeleteFunc(w.unread, func(t memory.Ticket) bool { return !e.party.member.Unread(t) })
+		w.unread = slices.DeleteFunc(w.unread, func(t memory.SentSlot) bool { return !e.party.member.Unread(t) })
 	}
-	if len(w.unread) >= most || e.Underway() >= window {
+	if len(w.unread) >= most || e.Unconsumed() >= window {
 		return errNotYet
 	}
 	return nil
 }
 
-// wants says whether the peer takes more of a body that goes with a call: as long as neither has ended it; under mu.
-func (e *end) wants(id uint64) bool {
+// hasWaitingReader says whether the peer takes more of a body that goes with a call: as long as neither has ended it; under mu.
+func (e *channelEnd) hasWaitingReader(id uint64) bool {
 	if e.side == memory.Callee {
 		return e.taken[id] != nil
 	}
@@ -175,19 +175,19 @@ func (e *end) wants(id uint64) bool {
 	return id&eventBit != 0 || (c != nil && !c.left)
 }
 
-// stall notes a writer that waits; under mu.
-func (e *end) stall(w *Writer) {
+// addStalled notes a writer that waits; under mu.
+func (e *channelEnd) addStalled(w *BodyWriter) {
 	e.stalled = append(e.stalled, w)
 	e.stalls.Store(int32(len(e.stalled)))
 }
 
-func (e *end) unstall(w *Writer) {
-	e.stalled = slices.DeleteFunc(e.stalled, func(other *Writer) bool { return other == w })
+func (e *channelEnd) removeStalled(w *BodyWriter) {
+	e.stalled = slices.DeleteFunc(e.stalled, func(other *BodyWriter) bool { return other == w })
 	e.stalls.Store(int32(len(e.stalled)))
 }
 
-// feed wakes the writers that may go on.
-func (e *end) feed() {
+// wakeStalled wakes the writers that may go on.
+func (e *channelEnd) wakeStalled() {
 	if e.stalls.Load() == 0 {
 		return
 	}
@@ -195,29 +195,29 @@ func (e *end) feed() {
 	defer e.mu.Unlock()
 	for _, w := range slices.Clone(e.stalled) {
 		if w.due() != errNotYet {
-			e.unstall(w)
+			e.removeStalled(w)
 			w.wake()
 		}
 	}
 }
 
-// feeds says whether feed has somebody to wake; else it asks to be rung. For who has said that it sleeps: the peer rings once, and
+// canFeed says whether feed has somebody to wake; else it asks to be rung. For who has said that it sleeps: the peer rings once, and
 // nobody who is awake.
-func (e *end) feeds() bool {
+func (e *channelEnd) canFeed() bool {
 	if e.stalls.Load() == 0 {
 		return false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	due := func(w *Writer) bool { return w.due() != errNotYet }
+	due := func(w *BodyWriter) bool { return w.due() != errNotYet }
 	if slices.ContainsFunc(e.stalled, due) {
 		return true
 	}
-	e.Starve()
+	e.RequestWakeup()
 	return slices.ContainsFunc(e.stalled, due)
 }
 
-func (w *Writer) wake() {
+func (w *BodyWriter) wake() {
 	select {
 	case w.room <- struct{}{}:
 	default:

@@ -38,7 +38,7 @@ type Config struct {
 	// Socket is the path of the dispatch socket.
 	Socket string
 	// Handle takes calls; nil: the party only makes them. It is called on a goroutine of its own.
-	Handle func(*Incoming)
+	Handle func(*IncomingCall)
 	// Streams hands calls over when their first message has come: what follows is in Incoming.Stream.
 	Streams bool
 	// MaxBody is the most bytes of a body that arrives in parts and is put together.
@@ -47,33 +47,33 @@ type Config struct {
 	Spin time.Duration
 }
 
-// Party is a member of a domain.
-type Party struct {
+// Endpoint is a member of a domain.
+type Endpoint struct {
 	Welcome
 	config    Config
 	namespace string
 	conn      *net.UnixConn
-	member    *memory.Member
-	desk      *memory.Desk
+	member    *memory.LeaseHolder
+	desk      *memory.WakeupCell
 	event     *os.File
 
 	// ends is every end, for who receives; routes those that can be called, by name; subscribers those that want events, by function.
 	// All are replaced, never changed.
-	ends        atomic.Pointer[[]*end]
-	routes      atomic.Pointer[map[string][]*end]
-	subscribers atomic.Pointer[map[string][]*end]
+	ends        atomic.Pointer[[]*channelEnd]
+	routes      atomic.Pointer[map[string][]*channelEnd]
+	subscribers atomic.Pointer[map[string][]*channelEnd]
 	change      sync.Mutex // of the three, and of byNum
-	byNum       map[uint64]*end
+	byNum       map[uint64]*channelEnd
 	hungUp      bool
 	joined      time.Time
 
 	// receive is held by who takes messages from the rings. Who lets go of it has said that the party sleeps and looked again.
 	receive sync.Mutex
 	spin    memory.Spin
-	catcher **Incoming // a worker that looks for its next call takes it here
+	catcher **IncomingCall // a worker that looks for its next call takes it here
 	serving memory.Spin
 
-	workers chan *Incoming
+	workers chan *IncomingCall
 	idle    atomic.Int32
 	closing atomic.Bool
 	ended   chan struct{}
@@ -81,7 +81,7 @@ type Party struct {
 }
 
 // Join becomes a party. It returns once the node has said welcome; peers come later.
-func Join(ctx context.Context, config Config) (*Party, error) {
+func Join(ctx context.Context, config Config) (*Endpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	var dialer net.Dialer
@@ -89,46 +89,46 @@ func Join(ctx context.Context, config Config) (*Party, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Party{config: config, conn: conn.(*net.UnixConn), byNum: map[uint64]*end{}, workers: make(chan *Incoming), ended: make(chan struct{}), left: make(chan struct{})}
-	p.ends.Store(new([]*end))
-	p.routes.Store(&map[string][]*end{})
-	p.subscribers.Store(&map[string][]*end{})
+	p := &Endpoint{config: config, conn: conn.(*net.UnixConn), byNum: map[uint64]*channelEnd{}, workers: make(chan *IncomingCall), ended: make(chan struct{}), left: make(chan struct{})}
+	p.ends.Store(new([]*channelEnd))
+	p.routes.Store(&map[string][]*channelEnd{})
+	p.subscribers.Store(&map[string][]*channelEnd{})
 	p.spin, p.serving = memory.NewSpin(config.Spin), memory.NewSpin(config.Spin)
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = p.conn.SetDeadline(deadline)
 	}
-	if err := p.greet(); err != nil {
+	if err := p.sendHello(); err != nil {
 		_ = p.conn.Close()
 		return nil, err
 	}
 	_ = p.conn.SetDeadline(time.Time{})
 	p.joined = time.Now()
-	go p.listen()
+	go p.readControl()
 	go p.wait()
 	return p, nil
 }
 
-func (p *Party) greet() error {
-	if err := Send(p.conn, Out{Hello: &Hello{Version, p.config.Handle != nil, "eventfd", Delivery}}); err != nil {
+func (p *Endpoint) sendHello() error {
+	if err := Send(p.conn, NodeRequest{Hello: &Hello{Version, p.config.Handle != nil, "eventfd", Delivery}}); err != nil {
 		return err
 	}
 	for {
-		var in In
+		var in NodeMessage
 		fds, err := Receive(p.conn, &in)
 		switch {
 		case err != nil:
 			return err
-		case in.Refused != nil:
+		case in.JoinRefused != nil:
 			closeAll(fds)
-			return fmt.Errorf("dispatch: the node refused: %s", in.Refused.Why)
+			return fmt.Errorf("dispatch: the node refused: %s", in.JoinRefused.Why)
 		case in.Welcome != nil:
-			return p.settleIn(*in.Welcome, fds)
+			return p.applyWelcome(*in.Welcome, fds)
 		}
 		closeAll(fds)
 	}
 }
 
-func (p *Party) settleIn(welcome Welcome, fds []int) error {
+func (p *Endpoint) applyWelcome(welcome Welcome, fds []int) error {
 	if welcome.Delivery != "" && welcome.Delivery != "ring" && welcome.Delivery != "poll" {
 		closeAll(fds)
 		return fmt.Errorf("dispatch: the domain delivers by %q, which this party did not say it can do", welcome.Delivery)
@@ -151,22 +151,22 @@ func (p *Party) settleIn(welcome Welcome, fds []int) error {
 	if err != nil {
 		return err
 	}
-	p.member = memory.NewMember(pool, welcome.Party, welcome.Bound)
-	p.desk, err = memory.OpenDesk(fds[1], fds[2])
+	p.member = memory.NewLeaseHolder(pool, welcome.Party, welcome.Bound)
+	p.desk, err = memory.OpenWakeupCell(fds[1], fds[2])
 	return err
 }
 
 // Ready says that the party takes calls from now on.
-func (p *Party) Ready() error { return Send(p.conn, Out{Ready: &struct{}{}}) }
+func (p *Endpoint) Ready() error { return Send(p.conn, NodeRequest{Ready: &struct{}{}}) }
 
-// Left is closed when the node has let go of the party: no new calls are made or come.
-func (p *Party) Left() <-chan struct{} { return p.left }
+// Done is closed when the node has let go of the party: no new calls are made or come.
+func (p *Endpoint) Done() <-chan struct{} { return p.left }
 
-// Held is the bytes of slots that the party holds.
-func (p *Party) Held() int64 { return p.member.Held() }
+// HeldSlots is the bytes of slots that the party holds.
+func (p *Endpoint) HeldSlots() int64 { return p.member.HeldSlots() }
 
-// Leave ends the party. Open calls fail.
-func (p *Party) Leave() {
+// Close ends the party. Open calls fail.
+func (p *Endpoint) Close() {
 	if p.closing.Swap(true) {
 		return
 	}
@@ -174,31 +174,31 @@ func (p *Party) Leave() {
 	_ = p.conn.Close()
 	for _, e := range *p.ends.Load() {
 		e.Close(memory.Broken) // the peer learns of it with the next look
-		e.desk.Knock()
+		e.desk.Wake()
 	}
 	_ = p.event.Close()
 	p.receive.Lock()
 	defer p.receive.Unlock()
 	for _, e := range *p.ends.Load() {
-		e.fail()
+		e.breakChannel()
 	}
 }
 
-// listen reads what the node says.
-func (p *Party) listen() {
+// readControl reads what the node says.
+func (p *Endpoint) readControl() {
 	defer close(p.left)
 	defer p.stopCalling()
 	for {
-		var in In
+		var in NodeMessage
 		fds, err := Receive(p.conn, &in)
 		if err != nil {
 			return
 		}
 		switch {
 		case in.Peer != nil:
-			p.add(*in.Peer, fds)
-		case in.Gone != nil:
-			p.gone(*in.Gone)
+			p.addPeer(*in.Peer, fds)
+		case in.PeerGone != nil:
+			p.removePeer(*in.PeerGone)
 			closeAll(fds)
 		default:
 			closeAll(fds)
@@ -206,27 +206,27 @@ func (p *Party) listen() {
 	}
 }
 
-func (p *Party) add(peer Peer, fds []int) {
+func (p *Endpoint) addPeer(peer Peer, fds []int) {
 	e, err := p.open(peer, fds)
 	if err != nil {
 		return // an edge that cannot be mapped is not used
 	}
 	p.change.Lock()
 	p.byNum[peer.Channel] = e
-	ends := append(append([]*end(nil), *p.ends.Load()...), e)
+	ends := append(append([]*channelEnd(nil), *p.ends.Load()...), e)
 	p.ends.Store(&ends)
-	p.reroute()
+	p.rebuildRoutes()
 	p.change.Unlock()
-	p.look() // somebody may have sent before this end was known
+	p.pollOnce() // somebody may have sent before this end was known
 }
 
-func (p *Party) gone(gone Gone) {
+func (p *Endpoint) removePeer(gone Gone) {
 	p.change.Lock()
 	e := p.byNum[gone.Channel]
-	p.reroute()
+	p.rebuildRoutes()
 	p.change.Unlock()
 	if e == nil { // it could not be mapped
-		_ = Send(p.conn, Out{Drained: &Drained{gone.Channel}})
+		_ = Send(p.conn, NodeRequest{ChannelDrained: &Drained{gone.Channel}})
 		return
 	}
 	if gone.State == "dead" {
@@ -235,15 +235,15 @@ func (p *Party) gone(gone Gone) {
 		e.Close(memory.Withdrawn)
 	}
 	p.change.Lock()
-	p.reroute()
+	p.rebuildRoutes()
 	p.change.Unlock()
-	p.look()
+	p.pollOnce()
 	e.letGo()
 }
 
-// reroute makes the tables of who can be called and who wants events; under change.
-func (p *Party) reroute() {
-	routes, subscribers := map[string][]*end{}, map[string][]*end{}
+// rebuildRoutes makes the tables of who can be called and who wants events; under change.
+func (p *Endpoint) rebuildRoutes() {
+	routes, subscribers := map[string][]*channelEnd{}, map[string][]*channelEnd{}
 	for _, e := range *p.ends.Load() {
 		if e.side != memory.Caller || e.State() != memory.Open || p.hungUp {
 			continue
@@ -251,7 +251,7 @@ func (p *Party) reroute() {
 		if len(e.Topics) > 0 {
 			subscribers[e.Function] = append(subscribers[e.Function], e)
 		}
-		for _, name := range p.namesOf(e) {
+		for _, name := range p.namesOfPeer(e) {
 			routes[name] = append(routes[name], e)
 		}
 	}
@@ -259,8 +259,8 @@ func (p *Party) reroute() {
 	p.subscribers.Store(&subscribers)
 }
 
-// namesOf is what an end is called by: name.namespace, and name alone within this party's namespace.
-func (p *Party) namesOf(e *end) (names []string) {
+// namesOfPeer is what an end is called by: name.namespace, and name alone within this party's namespace.
+func (p *Endpoint) namesOfPeer(e *channelEnd) (names []string) {
 	if e.EventsOnly {
 		return nil
 	}
@@ -275,30 +275,30 @@ func (p *Party) namesOf(e *end) (names []string) {
 }
 
 // stopCalling forgets who can be called.
-func (p *Party) stopCalling() {
+func (p *Endpoint) stopCalling() {
 	p.change.Lock()
 	defer p.change.Unlock()
 	p.hungUp = true
-	p.reroute()
+	p.rebuildRoutes()
 }
 
-// forget removes an end of which nothing is left.
-func (p *Party) forget(e *end) {
+// removeChannel removes an end of which nothing is left.
+func (p *Endpoint) removeChannel(e *channelEnd) {
 	p.change.Lock()
 	defer p.change.Unlock()
 	delete(p.byNum, e.Peer.Channel)
-	var ends []*end
+	var ends []*channelEnd
 	for _, other := range *p.ends.Load() {
 		if other != e {
 			ends = append(ends, other)
 		}
 	}
 	p.ends.Store(&ends)
-	p.reroute()
+	p.rebuildRoutes()
 }
 
-// Reaches says whether the function can be called through shared memory now.
-func (p *Party) Reaches(function string) bool { return len((*p.routes.Load())[function]) > 0 }
+// HasRoute says whether the function can be called through shared memory now.
+func (p *Endpoint) HasRoute(function string) bool { return len((*p.routes.Load())[function]) > 0 }
 
 const (
 	// youth is how long after the welcome a callee may not have been told of yet.
@@ -306,9 +306,9 @@ const (
 	youngPause = time.Millisecond
 )
 
-// Learns is Reaches that waits for the node to tell, while the party is young.
-func (p *Party) Learns(ctx context.Context, function string) bool {
-	for !p.Reaches(function) {
+// AwaitRoute is Reaches that waits for the node to tell, while the party is young.
+func (p *Endpoint) AwaitRoute(ctx context.Context, function string) bool {
+	for !p.HasRoute(function) {
 		if time.Since(p.joined) > youth || ctx.Err() != nil {
 			return false
 		}
@@ -318,7 +318,7 @@ func (p *Party) Learns(ctx context.Context, function string) bool {
 }
 
 // Retire leaves when all that is open has come to its end. No new calls should be made.
-func (p *Party) Retire() {
+func (p *Endpoint) Retire() {
 	go func() {
 		for pause := firstRetire; !p.isIdle(); pause = min(2*pause, lastRetire) {
 			select {
@@ -329,7 +329,7 @@ func (p *Party) Retire() {
 				return
 			}
 		}
-		p.Leave()
+		p.Close()
 	}()
 }
 
@@ -338,7 +338,7 @@ const (
 	lastRetire  = time.Second
 )
 
-func (p *Party) isIdle() bool {
+func (p *Endpoint) isIdle() bool {
 	for _, e := range *p.ends.Load() {
 		e.mu.Lock()
 		open := e.open.length() + len(e.taken)

@@ -54,7 +54,7 @@ func start(t testing.TB, config fakenode.Config) *domain {
 	return &domain{t, node, 0, false}
 }
 
-func (d *domain) join(function string, handle func(*party.Incoming)) *party.Party {
+func (d *domain) join(function string, handle func(*party.IncomingCall)) *party.Endpoint {
 	d.Helper()
 	d.instances++
 	socket, err := d.Listen(function, d.instances)
@@ -65,7 +65,7 @@ func (d *domain) join(function string, handle func(*party.Incoming)) *party.Part
 	if err != nil {
 		d.Fatal(err)
 	}
-	d.Cleanup(p.Leave)
+	d.Cleanup(p.Close)
 	if handle != nil {
 		if err := p.Ready(); err != nil {
 			d.Fatal(err)
@@ -74,10 +74,10 @@ func (d *domain) join(function string, handle func(*party.Incoming)) *party.Part
 	return p
 }
 
-func (d *domain) reach(p *party.Party, function string) {
+func (d *domain) reach(p *party.Endpoint, function string) {
 	d.Helper()
 	must(d, "the edge to "+function, func() {
-		for !p.Reaches(function) {
+		for !p.HasRoute(function) {
 			time.Sleep(time.Millisecond)
 		}
 	})
@@ -87,17 +87,17 @@ func (d *domain) reach(p *party.Party, function string) {
 func (d *domain) settled() {
 	d.Helper()
 	must(d, "that all slots come back", func() {
-		for d.Pool.Taken() > 0 {
+		for d.Pool.TakenSlots() > 0 {
 			time.Sleep(time.Millisecond)
 		}
 	})
 }
 
-func echo(in *party.Incoming) {
-	_ = in.Answer(&party.Reply{Status: 200, HeadBytes: in.HeadBytes(), BodyBytes: in.BodyBytes(true)})
+func echo(in *party.IncomingCall) {
+	_ = in.Respond(&party.Reply{Status: 200, HeadBytes: in.HeadBytes(), BodyBytes: in.BodyBytes(true)})
 }
 
-func pair(t testing.TB, config fakenode.Config, handle func(*party.Incoming)) (*domain, *party.Party, *party.Party) {
+func pair(t testing.TB, config fakenode.Config, handle func(*party.IncomingCall)) (*domain, *party.Endpoint, *party.Endpoint) {
 	config.Edges = [][2]string{{"shop.fn", "echo.fn"}}
 	d := start(t, config)
 	callee := d.join("echo.fn", handle)
@@ -114,8 +114,8 @@ func TestCallAndAnswer(t *testing.T) {
 		for k := range body {
 			body[k] = byte(rand.Uint32())
 		}
-		var answer party.Answer
-		err := caller.Call(within(t), &party.Ask{Function: "echo", HeadBytes: head, BodyBytes: body, InPlace: size == 100}, &answer)
+		var answer party.CallResponse
+		err := caller.Call(within(t), &party.CallRequest{Function: "echo", HeadBytes: head, BodyBytes: body, IsInPlace: size == 100}, &answer)
 		if err != nil || answer.Status != 200 || !bytes.Equal(answer.BodyBytes, body) || !bytes.Equal(answer.HeadBytes, head) {
 			t.Fatalf("%d bytes: %v, status %d, %d bytes back", size, err, answer.Status, len(answer.BodyBytes))
 		}
@@ -125,8 +125,8 @@ func TestCallAndAnswer(t *testing.T) {
 		answer.Release()
 	}
 	d.settled()
-	if caller.Held() != 0 {
-		t.Errorf("the caller holds %d bytes", caller.Held())
+	if caller.HeldSlots() != 0 {
+		t.Errorf("the caller holds %d bytes", caller.HeldSlots())
 	}
 	must(t, "that both sides have counted nine", func() {
 		for counted := d.Counted("shop.fn", "echo.fn"); ; counted = d.Counted("shop.fn", "echo.fn") {
@@ -140,15 +140,15 @@ func TestCallAndAnswer(t *testing.T) {
 
 func TestNobodyToCall(t *testing.T) {
 	_, caller, _ := pair(t, fakenode.Config{}, echo)
-	err := caller.Call(within(t), &party.Ask{Function: "stranger"}, &party.Answer{})
-	if err != party.ErrNoPeer || !party.Unsent(err) {
+	err := caller.Call(within(t), &party.CallRequest{Function: "stranger"}, &party.CallResponse{})
+	if err != party.ErrNoPeer || !party.IsUnsent(err) {
 		t.Fatal(err)
 	}
 }
 
 // A pool of few slots and small rings: everybody has to wait, and nothing is lost.
 func TestManyCallsInLittleRoom(t *testing.T) {
-	config := fakenode.Config{Capacity: 16, Sizes: []memory.Size{{Size: 256, Count: 64}, {Size: 4096, Count: 64}}}
+	config := fakenode.Config{Capacity: 16, Sizes: []memory.ClassSize{{Size: 256, Count: 64}, {Size: 4096, Count: 64}}}
 	config.Edges = [][2]string{{"shop.fn", "echo.fn"}}
 	d := start(t, config)
 	d.join("echo.fn", echo)
@@ -163,8 +163,8 @@ func TestManyCallsInLittleRoom(t *testing.T) {
 				body := fmt.Appendf(make([]byte, 0, 9000), "%d %d", k, n)
 				body = body[:len(body)+rand.IntN(8000)]
 				for {
-					var answer party.Answer
-					err := caller.Call(within(t), &party.Ask{Function: "echo", BodyBytes: body}, &answer)
+					var answer party.CallResponse
+					err := caller.Call(within(t), &party.CallRequest{Function: "echo", BodyBytes: body}, &answer)
 					if err == memory.ErrExhausted {
 						continue // nothing was sent
 					}
@@ -182,14 +182,14 @@ func TestManyCallsInLittleRoom(t *testing.T) {
 
 // As many calls as there are slots, each with a request in place and an answer to make: they must not wait for each other.
 func TestAnswersNeedNoSlotThatRequestsHold(t *testing.T) {
-	d, caller, _ := pair(t, fakenode.Config{Sizes: []memory.Size{{Size: 64, Count: 4}, {Size: 4096, Count: 4}}}, echo)
+	d, caller, _ := pair(t, fakenode.Config{Sizes: []memory.ClassSize{{Size: 64, Count: 4}, {Size: 4096, Count: 4}}}, echo)
 	var group sync.WaitGroup
 	for range 32 {
 		group.Go(func() {
 			for range 20 {
 				body := make([]byte, 3000)
-				err := caller.Call(within(t), &party.Ask{Function: "echo", BodyBytes: body}, &party.Answer{})
-				if err != nil && !party.Unsent(err) {
+				err := caller.Call(within(t), &party.CallRequest{Function: "echo", BodyBytes: body}, &party.CallResponse{})
+				if err != nil && !party.IsUnsent(err) {
 					t.Error(err)
 				}
 			}
@@ -201,15 +201,15 @@ func TestAnswersNeedNoSlotThatRequestsHold(t *testing.T) {
 
 func TestACallerThatLeavesIsTold(t *testing.T) {
 	began, told := make(chan struct{}), make(chan error, 1)
-	d, caller, _ := pair(t, fakenode.Config{}, func(in *party.Incoming) {
+	d, caller, _ := pair(t, fakenode.Config{}, func(in *party.IncomingCall) {
 		close(began)
 		<-in.Done()
 		told <- in.Err()
-		_ = in.Answer(&party.Reply{Status: 499})
+		_ = in.Respond(&party.Reply{Status: 499})
 	})
 	ctx, cancel := context.WithCancel(within(t))
 	go func() { <-began; cancel() }()
-	if err := caller.Call(ctx, &party.Ask{Function: "echo"}, &party.Answer{}); err != context.Canceled {
+	if err := caller.Call(ctx, &party.CallRequest{Function: "echo"}, &party.CallResponse{}); err != context.Canceled {
 		t.Fatal(err)
 	}
 	must(t, "the cancel", func() {
@@ -222,18 +222,18 @@ func TestACallerThatLeavesIsTold(t *testing.T) {
 
 func TestADeadlineGoesAlong(t *testing.T) {
 	seen, returned := make(chan time.Time, 1), make(chan struct{})
-	_, caller, _ := pair(t, fakenode.Config{}, func(in *party.Incoming) {
+	_, caller, _ := pair(t, fakenode.Config{}, func(in *party.IncomingCall) {
 		deadline, _ := in.Deadline()
 		seen <- deadline
 		<-in.Done()
 		<-returned // both sides look at one clock: else the answer may be first
-		_ = in.Answer(&party.Reply{Status: 504})
+		_ = in.Respond(&party.Reply{Status: 504})
 	})
 	defer close(returned)
 	want := time.Now().Add(50 * time.Millisecond)
 	ctx, cancel := context.WithDeadline(within(t), want)
 	defer cancel()
-	err := caller.Call(ctx, &party.Ask{Function: "echo", Deadline: party.At(want)}, &party.Answer{})
+	err := caller.Call(ctx, &party.CallRequest{Function: "echo", Deadline: party.At(want)}, &party.CallResponse{})
 	if err != context.DeadlineExceeded {
 		t.Fatal(err)
 	}
@@ -244,11 +244,11 @@ func TestADeadlineGoesAlong(t *testing.T) {
 
 func TestEvents(t *testing.T) {
 	got := make(chan string, 1)
-	d, caller, _ := pair(t, fakenode.Config{}, func(in *party.Incoming) {
+	d, caller, _ := pair(t, fakenode.Config{}, func(in *party.IncomingCall) {
 		got <- string(in.BodyBytes(false))
-		_ = in.Answer(&party.Reply{})
+		_ = in.Respond(&party.Reply{})
 	})
-	if err := caller.Call(within(t), &party.Ask{Function: "echo", BodyBytes: []byte("it rains"), Event: true}, nil); err != nil {
+	if err := caller.Call(within(t), &party.CallRequest{Function: "echo", BodyBytes: []byte("it rains"), Event: true}, nil); err != nil {
 		t.Fatal(err)
 	}
 	must(t, "the event", func() {
@@ -261,21 +261,21 @@ func TestEvents(t *testing.T) {
 
 func TestAWithdrawnInstanceFinishesWhatIsOpen(t *testing.T) {
 	began, finish := make(chan struct{}), make(chan struct{})
-	d, caller, _ := pair(t, fakenode.Config{}, func(in *party.Incoming) {
+	d, caller, _ := pair(t, fakenode.Config{}, func(in *party.IncomingCall) {
 		close(began)
 		<-finish
 		echo(in)
 	})
 	result := make(chan error, 1)
-	go func() { result <- caller.Call(within(t), &party.Ask{Function: "echo"}, &party.Answer{}) }()
+	go func() { result <- caller.Call(within(t), &party.CallRequest{Function: "echo"}, &party.CallResponse{}) }()
 	<-began
 	d.Withdraw(1)
 	must(t, "the withdrawal", func() {
-		for caller.Reaches("echo") {
+		for caller.HasRoute("echo") {
 			time.Sleep(time.Millisecond)
 		}
 	})
-	if err := caller.Call(within(t), &party.Ask{Function: "echo"}, &party.Answer{}); err != party.ErrNoPeer {
+	if err := caller.Call(within(t), &party.CallRequest{Function: "echo"}, &party.CallResponse{}); err != party.ErrNoPeer {
 		t.Fatal(err)
 	}
 	close(finish)
@@ -288,14 +288,14 @@ func TestAWithdrawnInstanceFinishesWhatIsOpen(t *testing.T) {
 func TestTheNodeLeaving(t *testing.T) {
 	d, caller, _ := pair(t, fakenode.Config{}, echo)
 	d.Stop()
-	must(t, "the end of the party", func() { <-caller.Left() })
-	if caller.Reaches("echo") {
+	must(t, "the end of the party", func() { <-caller.Done() })
+	if caller.HasRoute("echo") {
 		t.Error("new calls are made")
 	}
 }
 
 // vandal joins as a party by hand and holds the caller's side of a channel.
-func vandal(t *testing.T, d *domain) (*memory.Channel, *memory.Desk, party.Welcome, *memory.Pool) {
+func vandal(t *testing.T, d *domain) (*memory.Channel, *memory.WakeupCell, party.Welcome, *memory.Pool) {
 	socket, err := d.Listen("vandal.fn", 66)
 	if err != nil {
 		t.Fatal(err)
@@ -306,10 +306,10 @@ func vandal(t *testing.T, d *domain) (*memory.Channel, *memory.Desk, party.Welco
 	}
 	t.Cleanup(func() { conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	if err := party.Send(conn, party.Out{Hello: &party.Hello{Version: 1, Bell: "eventfd"}}); err != nil {
+	if err := party.Send(conn, party.NodeRequest{Hello: &party.Hello{Version: 1, Bell: "eventfd"}}); err != nil {
 		t.Fatal(err)
 	}
-	var welcome, peer party.In
+	var welcome, peer party.NodeMessage
 	fds, err := party.Receive(conn, &welcome)
 	if err != nil {
 		t.Fatal(err)
@@ -326,7 +326,7 @@ func vandal(t *testing.T, d *domain) (*memory.Channel, *memory.Desk, party.Welco
 	if err != nil {
 		t.Fatal(err)
 	}
-	desk, err := memory.OpenDesk(fds[1], fds[2])
+	desk, err := memory.OpenWakeupCell(fds[1], fds[2])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,15 +355,15 @@ func TestForgedDescriptorsBreakTheChannel(t *testing.T) {
 			d.reach(caller, "echo")
 			channel, desk, _, _ := vandal(t, d)
 			forge(channel)
-			desk.Knock()
+			desk.Wake()
 			must(t, "the break", func() {
 				for channel.State() != memory.Broken {
-					desk.Knock()
+					desk.Wake()
 					time.Sleep(time.Millisecond)
 				}
 			})
-			var answer party.Answer
-			if err := caller.Call(within(t), &party.Ask{Function: "echo", BodyBytes: []byte("still")}, &answer); err != nil || string(answer.BodyBytes) != "still" {
+			var answer party.CallResponse
+			if err := caller.Call(within(t), &party.CallRequest{Function: "echo", BodyBytes: []byte("still")}, &answer); err != nil || string(answer.BodyBytes) != "still" {
 				t.Fatalf("another's channel: %v, %q", err, answer.BodyBytes)
 			}
 		})
@@ -377,7 +377,7 @@ func TestRandomMessages(t *testing.T) {
 		d.streams = round%2 == 1
 		d.join("echo.fn", pump)
 		channel, desk, welcome, pool := vandal(t, d)
-		member := memory.NewMember(pool, welcome.Party, welcome.Pool)
+		member := memory.NewLeaseHolder(pool, welcome.Party, welcome.Pool)
 		end := channel.End(memory.Caller, member, 1)
 		for channel.State() == memory.Open && end.Credits() > 0 {
 			lease, err := member.Claim(256)
@@ -385,7 +385,7 @@ func TestRandomMessages(t *testing.T) {
 				t.Fatal(err)
 			}
 			envelope := memory.Envelope{
-				Kind: memory.Kind(1 + rand.IntN(5)), Flags: uint16(rand.IntN(8)), Call: rand.Uint64N(4), Head: rand.Uint32N(9), Body: rand.Uint32N(180), Total: 180,
+				Kind: memory.MessageKind(1 + rand.IntN(5)), Flags: uint16(rand.IntN(8)), Call: rand.Uint64N(4), Head: rand.Uint32N(9), Body: rand.Uint32N(180), Total: 180,
 			}
 			envelope.Put(lease.Bytes())
 			if rand.IntN(50) == 0 {
@@ -394,7 +394,7 @@ func TestRandomMessages(t *testing.T) {
 			if err := end.Send(&lease, 256, true); err != nil {
 				lease.Release()
 			}
-			desk.Knock()
+			desk.Wake()
 			var m memory.Message
 			if ok, err := end.Receive(&m); ok && err == nil {
 				m.Lease.Release()
@@ -405,7 +405,7 @@ func TestRandomMessages(t *testing.T) {
 
 func TestUnsentMeansUnsent(t *testing.T) {
 	for _, err := range []error{nil, party.ErrDied, party.ErrCut, context.Canceled, errors.New("other")} {
-		if party.Unsent(err) {
+		if party.IsUnsent(err) {
 			t.Error(err)
 		}
 	}
@@ -416,10 +416,10 @@ func BenchmarkCall(b *testing.B) {
 		for _, way := range []string{"copied", "in place"} {
 			b.Run(fmt.Sprintf("%d B %s", size, way), func(b *testing.B) {
 				_, caller, _ := pair(b, fakenode.Config{}, echo)
-				ask := party.Ask{Function: "echo", BodyBytes: make([]byte, size), InPlace: way == "in place"}
+				ask := party.CallRequest{Function: "echo", BodyBytes: make([]byte, size), IsInPlace: way == "in place"}
 				b.ReportAllocs()
 				for b.Loop() {
-					var answer party.Answer
+					var answer party.CallResponse
 					if err := caller.Call(context.Background(), &ask, &answer); err != nil {
 						b.Fatal(err)
 					}

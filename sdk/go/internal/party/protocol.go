@@ -20,11 +20,11 @@ const (
 // Delivery is what this package can do of the contract's modes. In a domain that polls, a party that does not list it gets its bell.
 var Delivery = []string{"ring"}
 
-// Out is a message from the party: one member is set.
-type Out struct {
+// NodeRequest is a message from the party: one member is set.
+type NodeRequest struct {
 	Hello   *Hello    `json:"hello,omitempty"`
 	Ready   *struct{} `json:"ready,omitempty"`
-	Drained *Drained  `json:"drained,omitempty"`
+	ChannelDrained *Drained  `json:"drained,omitempty"`
 }
 
 // Hello is the first message.
@@ -40,12 +40,12 @@ type Drained struct {
 	Channel uint64 `json:"channel"`
 }
 
-// In is a message from the node: one member is set, or none that is known.
-type In struct {
+// NodeMessage is a message from the node: one member is set, or none that is known.
+type NodeMessage struct {
 	Welcome *Welcome `json:"welcome,omitempty"`
-	Refused *Refused `json:"refused,omitempty"`
+	JoinRefused *Refused `json:"refused,omitempty"`
 	Peer    *Peer    `json:"peer,omitempty"`
-	Gone    *Gone    `json:"gone,omitempty"`
+	PeerGone    *Gone    `json:"gone,omitempty"`
 }
 
 // Welcome comes with the pool, the desk and the eventfd.
@@ -65,9 +65,9 @@ type Refused struct {
 	Why string `json:"why"`
 }
 
-// known is how many members this version knows; more than one in a packet is a fault.
-func (in *In) known() (known int) {
-	for _, there := range []bool{in.Welcome != nil, in.Refused != nil, in.Peer != nil, in.Gone != nil} {
+// knownFields is how many members this version knows; more than one in a packet is a fault.
+func (in *NodeMessage) knownFields() (known int) {
+	for _, there := range []bool{in.Welcome != nil, in.JoinRefused != nil, in.Peer != nil, in.PeerGone != nil} {
 		if there {
 			known++
 		}
@@ -128,7 +128,7 @@ func Receive(conn *net.UnixConn, message any) ([]int, error) {
 	if err == nil {
 		err = json.Unmarshal(text[:n], message)
 	}
-	if in, ok := message.(*In); err == nil && ok && in.known() > 1 {
+	if in, ok := message.(*NodeMessage); err == nil && ok && in.knownFields() > 1 {
 		err = errors.New("two messages in one packet")
 	}
 	if err != nil {

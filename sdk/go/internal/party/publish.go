@@ -7,8 +7,8 @@ import (
 	"nearpath.io/nearpath/internal/memory"
 )
 
-// Published is what became of an event for a topic.
-type Published struct {
+// PublishOutcome is what became of an event for a topic.
+type PublishOutcome struct {
 	// Sent is the functions that subscribe and to one of whose instances it was sent.
 	Sent int
 	// Missed is the functions that subscribe and whose instances could not be sent to.
@@ -16,7 +16,7 @@ type Published struct {
 }
 
 // Publish sends an event to one instance of each function that wants the topic. HeadBytes of ask should not have a :name.
-func (p *Party) Publish(ctx context.Context, topic string, ask *Ask) (published Published, err error) {
+func (p *Endpoint) Publish(ctx context.Context, topic string, ask *CallRequest) (published PublishOutcome, err error) {
 	head, err := memory.AppendField(make([]byte, 0, len(ask.HeadBytes)+len(topic)+16), ":name", topic)
 	if err != nil {
 		return published, err
@@ -28,7 +28,7 @@ func (p *Party) Publish(ctx context.Context, topic string, ask *Ask) (published 
 		if !slices.ContainsFunc(newest.Topics, func(filter string) bool { return Selects(filter, topic) }) {
 			continue
 		}
-		if lighter(ends).notify(ctx, &event) == nil {
+		if leastLoaded(ends).notify(ctx, &event) == nil {
 			published.Sent++
 		} else {
 			published.Missed++

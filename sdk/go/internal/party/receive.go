@@ -10,14 +10,14 @@ import (
 
 // wait is the goroutine that receives when nobody else does. The eventfd is never read: the runtime's poller is edge-triggered, and
 // each write to an eventfd is an edge, also when its count is not zero.
-func (p *Party) wait() {
+func (p *Endpoint) wait() {
 	raw, err := p.event.SyscallConn()
 	if err != nil {
 		return
 	}
 	_ = raw.Read(func(uintptr) bool {
 		p.receive.Lock()
-		p.desk.Awake()
+		p.desk.MarkAwake()
 		p.desk.NoteCore()
 		p.settle()
 		p.receive.Unlock()
@@ -25,27 +25,27 @@ func (p *Party) wait() {
 	})
 }
 
-// look takes what is there; for who has changed what is to be looked at.
-func (p *Party) look() {
+// pollOnce takes what is there; for who has changed what is to be looked at.
+func (p *Endpoint) pollOnce() {
 	p.receive.Lock()
 	p.settle()
 	p.receive.Unlock()
 }
 
 // settle takes all there is and says that the party sleeps; with receive held.
-func (p *Party) settle() {
+func (p *Endpoint) settle() {
 	for {
 		p.drain()
-		p.desk.Announce()
+		p.desk.MarkAsleep()
 		if !p.ready() {
 			return
 		}
-		p.desk.Awake()
+		p.desk.MarkAwake()
 	}
 }
 
 // watch looks for the answer of one call for a while, when its callee runs on another processor. True when it came.
-func (p *Party) watch(c *call, e *end) bool {
+func (p *Endpoint) watch(c *pendingCall, e *channelEnd) bool {
 	if p.config.Spin == 0 || !p.receive.TryLock() {
 		return false
 	}
@@ -53,9 +53,9 @@ func (p *Party) watch(c *call, e *end) bool {
 	return p.spinFor(&p.spin, e.desk.Core(), func() bool { return len(c.done) > 0 })
 }
 
-// next looks for another call for a while, when the last one came from another processor. Who gives an answer so takes the next call
+// nextCall looks for another call for a while, when the last one came from another processor. Who gives an answer so takes the nextCall call
 // itself: nobody is woken and nothing changes goroutines.
-func (p *Party) next(from *end) (in *Incoming) {
+func (p *Endpoint) nextCall(from *channelEnd) (in *IncomingCall) {
 	if p.config.Spin == 0 || p.closing.Load() || !p.receive.TryLock() {
 		return nil
 	}
@@ -70,14 +70,14 @@ func (p *Party) next(from *end) (in *Incoming) {
 const yieldEvery = 64
 
 // spinFor takes what comes until done or the budget is spent; with receive held.
-func (p *Party) spinFor(spin *memory.Spin, peer uint32, done func() bool) bool {
+func (p *Endpoint) spinFor(spin *memory.Spin, peer uint32, done func() bool) bool {
 	own := memory.OwnCore()
 	budget := spin.Budget(own, peer)
 	if budget == 0 {
 		return false
 	}
 	p.desk.SetCore(own)
-	p.desk.Awake()
+	p.desk.MarkAwake()
 	defer p.settle()
 	for start, looks := time.Now(), 1; ; looks++ {
 		p.drain()
@@ -95,23 +95,23 @@ func (p *Party) spinFor(spin *memory.Spin, peer uint32, done func() bool) bool {
 	}
 }
 
-func (p *Party) drain() {
+func (p *Endpoint) drain() {
 	for _, e := range *p.ends.Load() {
 		e.drain()
 	}
 }
 
 // ready says whether drain has something to do: all that somebody would ring for.
-func (p *Party) ready() bool {
+func (p *Endpoint) ready() bool {
 	for _, e := range *p.ends.Load() {
-		if !e.failed && (e.Ready() || e.fed() || e.feeds()) {
+		if !e.failed && (e.Ready() || e.fed() || e.canFeed()) {
 			return true
 		}
 	}
 	return false
 }
 
-func (e *end) drain() {
+func (e *channelEnd) drain() {
 	if e.failed {
 		return
 	}
@@ -119,31 +119,31 @@ func (e *end) drain() {
 	for e.Ready() {
 		ok, err := e.Receive(&m)
 		if err != nil {
-			e.fail()
+			e.breakChannel()
 			return
 		}
 		if ok {
 			e.take(&m)
 		}
 	}
-	if e.Feeds() {
-		e.desk.Knock()
+	if e.IsProducerWaiting() {
+		e.desk.Wake()
 	}
 	if e.fed() {
 		e.starving.Store(false)
 		e.wakeOne()
 	}
-	e.feed()
+	e.wakeStalled()
 }
 
-func (e *end) take(m *memory.Message) {
+func (e *channelEnd) take(m *memory.Message) {
 	switch {
 	case m.Kind == memory.KindPart:
 		e.takePart(m)
 	case m.Kind == memory.KindCancel:
 		e.takeCancel(m)
 	case e.side == memory.Caller && m.Kind == memory.KindAnswer:
-		e.takeAnswer(m)
+		e.takeResponse(m)
 	case e.side == memory.Callee && (m.Kind == memory.KindEvent || m.Kind == memory.KindCall && !e.EventsOnly):
 		e.takeCall(m)
 	default:
@@ -152,8 +152,8 @@ func (e *end) take(m *memory.Message) {
 	}
 }
 
-// fail ends all that is open on a channel that is closed and empty; with receive held.
-func (e *end) fail() {
+// breakChannel ends all that is open on a channel that is closed and empty; with receive held.
+func (e *channelEnd) breakChannel() {
 	if e.failed {
 		return
 	}
@@ -162,7 +162,7 @@ func (e *end) fail() {
 	if e.State() == memory.Open || e.State() == memory.Withdrawn {
 		e.Close(memory.Broken)
 	}
-	e.Recall()
+	e.ReclaimUnconsumed()
 	open, taken, bodies, told := e.open.all(), e.taken, e.bodies, e.told
 	e.open, e.taken, e.bodies = table{}, nil, nil
 	for _, w := range e.stalled {
@@ -180,36 +180,36 @@ func (e *end) fail() {
 	}
 	for _, in := range bodies {
 		if in.Stream != nil {
-			in.Stream.broke(context.Canceled)
+			in.Stream.fail(context.Canceled)
 		}
 	}
 	for _, in := range taken {
 		in.Cancel()
 	}
-	e.desk.Knock()
+	e.desk.Wake()
 	e.wakeOne()
 	if told {
-		e.party.forget(e)
+		e.party.removeChannel(e)
 		return
 	}
 	e.party.change.Lock()
-	e.party.reroute()
+	e.party.rebuildRoutes()
 	e.party.change.Unlock()
 }
 
 // letGo tells the node when nothing of the channel is held any more.
-func (e *end) letGo() {
+func (e *channelEnd) letGo() {
 	e.mu.Lock()
 	e.leaving = true
-	done := e.finished()
+	done := e.isFinished()
 	e.mu.Unlock()
 	if done {
-		e.drained()
+		e.reportDrained()
 	}
 }
 
-// finished says whether this was the last of a channel that goes; under mu.
-func (e *end) finished() bool {
+// isFinished says whether this was the last of a channel that goes; under mu.
+func (e *channelEnd) isFinished() bool {
 	if !e.leaving || e.told || e.open.length() > 0 || len(e.taken) > 0 {
 		return false
 	}
@@ -217,9 +217,9 @@ func (e *end) finished() bool {
 	return true
 }
 
-func (e *end) drained() {
-	_ = Send(e.party.conn, Out{Drained: &Drained{e.Peer.Channel}})
+func (e *channelEnd) reportDrained() {
+	_ = Send(e.party.conn, NodeRequest{ChannelDrained: &Drained{e.Peer.Channel}})
 	if e.State() > memory.Withdrawn {
-		e.party.forget(e)
+		e.party.removeChannel(e)
 	}
 }

@@ -18,8 +18,8 @@ type Reply struct {
 	BodyBytes []byte
 }
 
-// Answer gives the answer, once. An event's answer goes nowhere.
-func (in *Incoming) Answer(reply *Reply) error {
+// Respond gives the answer, once. An event's answer goes nowhere.
+func (in *IncomingCall) Respond(reply *Reply) error {
 	var err error
 	if in.Kind == memory.KindCall {
 		err = in.reply(reply)
@@ -29,7 +29,7 @@ func (in *Incoming) Answer(reply *Reply) error {
 }
 
 // settle ends the call on this side.
-func (in *Incoming) settle(failed bool) {
+func (in *IncomingCall) settle(failed bool) {
 	in.message.Lease.Release() // only now: the answer may be made of the request in its slot
 	in.Cancel()
 	e := in.end
@@ -39,22 +39,22 @@ func (in *Incoming) settle(failed bool) {
 		delete(e.taken, in.Call)
 		delete(e.bodies, in.Call) // the rest of the request is not wanted
 		e.counters.Closed(now()-in.started, failed)
-		last = e.finished()
+		last = e.isFinished()
 		e.mu.Unlock()
 	}
 	if in.Stream != nil {
-		in.Stream.Leave()
+		in.Stream.Close()
 	}
 	if last {
-		e.drained()
+		e.reportDrained()
 	}
 }
 
-func (in *Incoming) reply(reply *Reply) error {
-	if in.isGivenUp() { // its answer is not sent on, but gives the caller its credit back
+func (in *IncomingCall) reply(reply *Reply) error {
+	if in.isCancelled() { // its answer is not sent on, but gives the caller its credit back
 		reply = &Reply{Status: 499, Reason: reason.CallerGone, Platform: true}
 	}
-	envelope := in.answer(reply)
+	envelope := in.envelope(reply)
 	ctx := context.Background() // a caller that left still gets its answer: that gives its credit back
 	for {
 		err := in.end.transmit(ctx, in, envelope, reply.HeadBytes, reply.BodyBytes, nil)
@@ -62,7 +62,7 @@ func (in *Incoming) reply(reply *Reply) error {
 			in.end.cancel(in.Call)
 			return nil
 		}
-		if !isShort(err) {
+		if !isOutOfSlots(err) {
 			return err
 		}
 		if err := in.awaitSlot(reply); err != nil {
@@ -71,7 +71,7 @@ func (in *Incoming) reply(reply *Reply) error {
 	}
 }
 
-func (in *Incoming) answer(reply *Reply) memory.Envelope {
+func (in *IncomingCall) envelope(reply *Reply) memory.Envelope {
 	envelope := memory.Envelope{
 		Kind: memory.KindAnswer, Status: reply.Status, Reason: reply.Reason, Call: in.Call, Trace: in.Trace, Span: in.Span,
 	}
@@ -81,17 +81,17 @@ func (in *Incoming) answer(reply *Reply) memory.Envelope {
 	return envelope
 }
 
-func (in *Incoming) isGivenUp() bool {
+func (in *IncomingCall) isCancelled() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.err == context.Canceled
 }
 
-// isShort says that there is no slot now.
-func isShort(err error) bool { return err == memory.ErrExhausted || err == memory.ErrBound }
+// isOutOfSlots says that there is no slot now.
+func isOutOfSlots(err error) bool { return err == memory.ErrExhausted || err == memory.ErrBound }
 
-func (in *Incoming) awaitSlot(reply *Reply) error {
-	in.letGo(reply)
+func (in *IncomingCall) awaitSlot(reply *Reply) error {
+	in.release(reply)
 	time.Sleep(lastPause) // nobody rings for a free slot
 	if in.end.State() > memory.Withdrawn {
 		return ErrClosed
@@ -101,7 +101,7 @@ func (in *Incoming) awaitSlot(reply *Reply) error {
 
 // Begin sends the beginning of an answer whose body is written as it comes; total is its bytes, or memory.TotalUnknown. Then
 // Write, and End. When it fails nothing was sent, and Answer is still owed.
-func (in *Incoming) Begin(reply *Reply, total uint64) error {
+func (in *IncomingCall) Begin(reply *Reply, total uint64) error {
 	if in.Kind != memory.KindCall {
 		return ErrNotWanted
 	}
@@ -109,14 +109,14 @@ func (in *Incoming) Begin(reply *Reply, total uint64) error {
 		if err := in.Err(); err != nil {
 			return err
 		}
-		envelope := in.answer(reply)
+		envelope := in.envelope(reply)
 		envelope.Total = total
 		w, sent, err := in.end.begin(in, &envelope, reply.HeadBytes, reply.BodyBytes, true, nil)
 		if err == nil {
 			in.writer = w
 			return w.Write(in, reply.BodyBytes[sent:], false)
 		}
-		if !isShort(err) {
+		if !isOutOfSlots(err) {
 			return err
 		}
 		if err := in.awaitSlot(reply); err != nil {
@@ -126,30 +126,30 @@ func (in *Incoming) Begin(reply *Reply, total uint64) error {
 }
 
 // HasBegun says whether Begin has sent something: then End is owed, not Answer.
-func (in *Incoming) HasBegun() bool { return in.writer != nil }
+func (in *IncomingCall) HasBegun() bool { return in.writer != nil }
 
 // Write sends more of the answer, and waits while its reader is behind.
-func (in *Incoming) Write(body []byte) error { return in.writer.Write(in, body, false) }
+func (in *IncomingCall) Write(body []byte) error { return in.writer.Write(in, body, false) }
 
 // End ends an answer that has begun: whole, or broken off.
-func (in *Incoming) End(whole bool) error {
+func (in *IncomingCall) End(whole bool) error {
 	var err error
 	if whole {
 		err = in.writer.Write(in, nil, true)
 	}
 	if !whole || err != nil {
-		in.writer.Leave()
+		in.writer.Abandon()
 		in.end.cancel(in.Call)
 	}
 	in.settle(!whole || err != nil)
 	return err
 }
 
-// letGo releases the request's slot before an answer waits for another: else as many calls as there are slots would wait for each
+// release releases the request's slot before an answer waits for another: else as many calls as there are slots would wait for each
 // other. The answer may be made of what lies in the slot.
-func (in *Incoming) letGo(reply *Reply) {
+func (in *IncomingCall) release(reply *Reply) {
 	if in.message.Lease.Held() {
-		reply.BodyBytes, reply.HeadBytes = copyOf(reply.BodyBytes), copyOf(reply.HeadBytes)
+		reply.BodyBytes, reply.HeadBytes = copyBytes(reply.BodyBytes), copyBytes(reply.HeadBytes)
 		in.message.Lease.Release()
 	}
 }

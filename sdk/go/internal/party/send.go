@@ -15,7 +15,7 @@ const (
 
 // transmit sends a message, in parts when it is larger than a slot. c is the call that it opens; nil for an answer or event. ctx
 // bounds the first message, rest those that follow.
-func (e *end) transmit(ctx, rest context.Context, envelope memory.Envelope, head, body []byte, c *call) error {
+func (e *channelEnd) transmit(ctx, rest context.Context, envelope memory.Envelope, head, body []byte, c *pendingCall) error {
 	envelope.Total = uint64(len(body))
 	w, sent, err := e.begin(ctx, &envelope, head, body, false, c)
 	if err != nil || w == nil {
@@ -33,7 +33,7 @@ func (e *end) transmit(ctx, rest context.Context, envelope memory.Envelope, head
 
 // begin sends the first message with as much of the body as its slot takes. What follows goes through the Writer; there is one
 // when the body is longer, or open: not all there yet.
-func (e *end) begin(ctx context.Context, envelope *memory.Envelope, head, body []byte, open bool, c *call) (*Writer, int, error) {
+func (e *channelEnd) begin(ctx context.Context, envelope *memory.Envelope, head, body []byte, open bool, c *pendingCall) (*BodyWriter, int, error) {
 	first := memory.BodyAt(uint32(len(head)))
 	lease, err := e.party.claim(first, len(body))
 	if err != nil {
@@ -54,7 +54,7 @@ func (e errBrokenOff) Unwrap() error { return e.error }
 
 // claim takes a slot for so many bytes before the body and as much of the body as there is a slot for: when the larger ones are
 // taken the message goes in more parts.
-func (p *Party) claim(before uint32, body int) (memory.Lease, error) {
+func (p *Endpoint) claim(before uint32, body int) (memory.Lease, error) {
 	g := &p.member.Pool.Geometry
 	largest := g.Largest()
 	want := min(uint64(before)+uint64(body), uint64(max(largest, before)))
@@ -68,7 +68,7 @@ func (p *Party) claim(before uint32, body int) (memory.Lease, error) {
 }
 
 // claimWaiting is claim that waits for a slot.
-func (e *end) claimWaiting(ctx context.Context, before uint32, body int) (memory.Lease, error) {
+func (e *channelEnd) claimWaiting(ctx context.Context, before uint32, body int) (memory.Lease, error) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		lease, err := e.party.claim(before, body)
 		if err == nil || err == memory.ErrTooLarge {
@@ -88,7 +88,7 @@ func (e *end) claimWaiting(ctx context.Context, before uint32, body int) (memory
 }
 
 // send writes one message in its slot and pushes it, waiting for room. The lease is gone afterwards.
-func (e *end) send(ctx context.Context, envelope *memory.Envelope, lease memory.Lease, head, body []byte, more bool, c *call) error {
+func (e *channelEnd) send(ctx context.Context, envelope *memory.Envelope, lease memory.Lease, head, body []byte, more bool, c *pendingCall) error {
 	at := memory.BodyAt(uint32(len(head)))
 	slot := lease.Bytes()
 	copy(slot[memory.EnvelopeSize:], head)
@@ -101,7 +101,7 @@ func (e *end) send(ctx context.Context, envelope *memory.Envelope, lease memory.
 	for {
 		err := e.push(envelope, &lease, at+uint32(len(body)), c)
 		if err == memory.ErrFull {
-			err = e.waitForRoom(ctx)
+			err = e.awaitCredit(ctx)
 			if err == nil {
 				continue
 			}
@@ -114,9 +114,9 @@ func (e *end) send(ctx context.Context, envelope *memory.Envelope, lease memory.
 }
 
 // push hands the slot over, and opens the call; ErrFull when it has to wait.
-func (e *end) push(envelope *memory.Envelope, lease *memory.Lease, length uint32, c *call) error {
+func (e *channelEnd) push(envelope *memory.Envelope, lease *memory.Lease, length uint32, c *pendingCall) error {
 	e.mu.Lock()
-	if c != nil && uint32(e.open.length()) >= e.End.Capacity() {
+	if c != nil && uint32(e.open.length()) >= e.ChannelEnd.Capacity() {
 		e.mu.Unlock()
 		return memory.ErrFull
 	}
@@ -147,28 +147,28 @@ func (e *end) push(envelope *memory.Envelope, lease *memory.Lease, length uint32
 }
 
 // afterPush rings the peer, and takes back what it will not take if it has died.
-func (e *end) afterPush() {
-	e.desk.Knock()
+func (e *channelEnd) afterPush() {
+	e.desk.Wake()
 	if e.waiting.Load() > 0 {
 		e.wakeOne() // who was woken before may have left room for another
 	}
 	if e.State() > memory.Withdrawn {
 		e.mu.Lock()
-		e.Recall()
+		e.ReclaimUnconsumed()
 		e.mu.Unlock()
 	}
 }
 
-func (e *end) waitForRoom(ctx context.Context) error {
+func (e *channelEnd) awaitCredit(ctx context.Context) error {
 	e.waiting.Add(1)
 	defer e.waiting.Add(-1)
 	e.mu.Lock()
 	e.starving.Store(true) // first, as in await
-	room := e.Starve()
+	room := e.RequestWakeup()
 	if room {
 		e.starving.Store(false)
 	}
-	now := room && (e.side == memory.Callee || uint32(e.open.length()) < e.End.Capacity())
+	now := room && (e.side == memory.Callee || uint32(e.open.length()) < e.ChannelEnd.Capacity())
 	e.mu.Unlock()
 	if now || e.State() > memory.Withdrawn {
 		e.wakeOne() // others may have slept when there was none

@@ -15,7 +15,7 @@ import (
 )
 
 // streaming is a pair whose callee reads bodies as they come.
-func streaming(t testing.TB, config fakenode.Config, handle func(*party.Incoming)) (*domain, *party.Party, *party.Party) {
+func streaming(t testing.TB, config fakenode.Config, handle func(*party.IncomingCall)) (*domain, *party.Endpoint, *party.Endpoint) {
 	config.Edges = [][2]string{{"shop.fn", "echo.fn"}}
 	d := start(t, config)
 	d.streams = true
@@ -26,7 +26,7 @@ func streaming(t testing.TB, config fakenode.Config, handle func(*party.Incoming
 }
 
 // pump answers with what comes, as it comes.
-func pump(in *party.Incoming) {
+func pump(in *party.IncomingCall) {
 	if in.Stream == nil {
 		echo(in)
 		return
@@ -41,7 +41,7 @@ func pump(in *party.Incoming) {
 	if in.HasBegun() {
 		_ = in.End(err == io.EOF)
 	} else {
-		_ = in.Answer(&party.Reply{Status: 500})
+		_ = in.Respond(&party.Reply{Status: 500})
 	}
 }
 
@@ -68,13 +68,13 @@ func TestBothBodiesAtOnce(t *testing.T) {
 	d, caller, _ := streaming(t, fakenode.Config{}, pump)
 	for _, size := range []int{0, 1, 100_000, 5 << 20} {
 		body := random(size)
-		x, err := caller.Open(within(t), &party.Ask{Function: "echo"}, true)
+		x, err := caller.Open(within(t), &party.CallRequest{Function: "echo"}, true)
 		if err != nil {
 			t.Fatal(err)
 		}
 		sent := make(chan error, 1)
 		go func() { sent <- write(x, body) }()
-		var answer party.Answer
+		var answer party.CallResponse
 		rest, err := x.Answer(&answer)
 		if err != nil || rest == nil || answer.Status != 200 {
 			t.Fatalf("%v %v", err, answer)
@@ -93,17 +93,17 @@ func TestBothBodiesAtOnce(t *testing.T) {
 
 // A reader that takes nothing stops the writer: at most a window of parts lies in the pool.
 func TestASlowReaderStopsTheWriter(t *testing.T) {
-	begun, proceed := make(chan *party.Incoming, 1), make(chan struct{})
-	d, caller, _ := streaming(t, fakenode.Config{}, func(in *party.Incoming) {
+	begun, proceed := make(chan *party.IncomingCall, 1), make(chan struct{})
+	d, caller, _ := streaming(t, fakenode.Config{}, func(in *party.IncomingCall) {
 		begun <- in
 		<-proceed
 		got, err := io.ReadAll(in.Stream)
 		if err != nil {
 			t.Error(err)
 		}
-		_ = in.Answer(&party.Reply{Status: 200, BodyBytes: got[len(got)-3:]})
+		_ = in.Respond(&party.Reply{Status: 200, BodyBytes: got[len(got)-3:]})
 	})
-	x, err := caller.Open(within(t), &party.Ask{Function: "echo"}, true)
+	x, err := caller.Open(within(t), &party.CallRequest{Function: "echo"}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestASlowReaderStopsTheWriter(t *testing.T) {
 	go func() { sent <- write(x, append(make([]byte, 3<<20), "end"...)) }()
 	<-begun
 	must(t, "that the window is full", func() {
-		for d.Pool.Taken() < 7 {
+		for d.Pool.TakenSlots() < 7 {
 			time.Sleep(time.Millisecond)
 		}
 	})
@@ -120,11 +120,11 @@ func TestASlowReaderStopsTheWriter(t *testing.T) {
 		t.Fatalf("the writer did not wait: %v", err)
 	case <-time.After(20 * time.Millisecond): // a writer that does not stop has long filled the pool
 	}
-	if taken := d.Pool.Taken(); taken > 8 {
+	if taken := d.Pool.TakenSlots(); taken > 8 {
 		t.Errorf("%d slots are taken", taken)
 	}
 	close(proceed)
-	var answer party.Answer
+	var answer party.CallResponse
 	if _, err := x.Answer(&answer); err != nil || string(answer.BodyBytes) != "end" {
 		t.Fatalf("%v %q", err, answer.BodyBytes)
 	}
@@ -135,17 +135,17 @@ func TestASlowReaderStopsTheWriter(t *testing.T) {
 }
 
 func TestAnAnswerBeforeTheBodyHasEnded(t *testing.T) {
-	d, caller, _ := streaming(t, fakenode.Config{}, func(in *party.Incoming) {
-		_ = in.Answer(&party.Reply{Status: 200, BodyBytes: []byte("enough")})
+	d, caller, _ := streaming(t, fakenode.Config{}, func(in *party.IncomingCall) {
+		_ = in.Respond(&party.Reply{Status: 200, BodyBytes: []byte("enough")})
 	})
-	x, err := caller.Open(within(t), &party.Ask{Function: "echo"}, true)
+	x, err := caller.Open(within(t), &party.CallRequest{Function: "echo"}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := write(x, make([]byte, 20<<20)); err != party.ErrNotWanted {
 		t.Fatal(err)
 	}
-	var answer party.Answer
+	var answer party.CallResponse
 	if _, err := x.Answer(&answer); err != nil || string(answer.BodyBytes) != "enough" {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestAnAnswerBeforeTheBodyHasEnded(t *testing.T) {
 
 func TestAReaderThatLeavesStopsTheCallee(t *testing.T) {
 	ended := make(chan error, 1)
-	d, caller, _ := streaming(t, fakenode.Config{}, func(in *party.Incoming) {
+	d, caller, _ := streaming(t, fakenode.Config{}, func(in *party.IncomingCall) {
 		err := in.Begin(&party.Reply{Status: 200}, memory.TotalUnknown)
 		for err == nil {
 			err = in.Write(make([]byte, 5000))
@@ -168,11 +168,11 @@ func TestAReaderThatLeavesStopsTheCallee(t *testing.T) {
 	} {
 		ctx, cancel := context.WithCancel(within(t))
 		defer cancel()
-		x, err := caller.Open(ctx, &party.Ask{Function: "echo"}, false)
+		x, err := caller.Open(ctx, &party.CallRequest{Function: "echo"}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		rest, err := x.Answer(&party.Answer{})
+		rest, err := x.Answer(&party.CallResponse{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -191,12 +191,12 @@ func TestAReaderThatLeavesStopsTheCallee(t *testing.T) {
 
 func TestABodyThatIsBrokenOff(t *testing.T) {
 	seen := make(chan error, 1)
-	d, caller, _ := streaming(t, fakenode.Config{}, func(in *party.Incoming) {
+	d, caller, _ := streaming(t, fakenode.Config{}, func(in *party.IncomingCall) {
 		_, err := io.ReadAll(in.Stream)
 		seen <- err
-		_ = in.Answer(&party.Reply{Status: 200})
+		_ = in.Respond(&party.Reply{Status: 200})
 	})
-	x, err := caller.Open(within(t), &party.Ask{Function: "echo"}, true)
+	x, err := caller.Open(within(t), &party.CallRequest{Function: "echo"}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestABodyThatIsBrokenOff(t *testing.T) {
 	}
 	why := errors.New("the disk is on fire")
 	x.Abort(why)
-	if _, err := x.Answer(&party.Answer{}); err != why {
+	if _, err := x.Answer(&party.CallResponse{}); err != why {
 		t.Fatal(err)
 	}
 	must(t, "that the callee hears", func() {
@@ -217,24 +217,24 @@ func TestABodyThatIsBrokenOff(t *testing.T) {
 }
 
 func TestAnAnswerThatIsBrokenOff(t *testing.T) {
-	d, caller, callee := streaming(t, fakenode.Config{}, func(in *party.Incoming) {
+	d, caller, callee := streaming(t, fakenode.Config{}, func(in *party.IncomingCall) {
 		_ = in.Begin(&party.Reply{Status: 200, BodyBytes: []byte("half")}, memory.TotalUnknown)
 		if string(in.HeadBytes()) == "" {
 			_ = in.End(false)
 		}
 	})
 	head, _ := memory.AppendField(nil, "x-die", "1")
-	for want, ask := range map[error]*party.Ask{party.ErrCut: {Function: "echo"}, party.ErrDied: {Function: "echo", HeadBytes: head}} {
+	for want, ask := range map[error]*party.CallRequest{party.ErrCut: {Function: "echo"}, party.ErrDied: {Function: "echo", HeadBytes: head}} {
 		x, err := caller.Open(within(t), ask, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		rest, err := x.Answer(&party.Answer{})
+		rest, err := x.Answer(&party.CallResponse{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if ask.HeadBytes != nil {
-			callee.Leave()
+			callee.Close()
 		}
 		got, err := io.ReadAll(rest)
 		if err != want || string(got) != "half" {
@@ -244,7 +244,7 @@ func TestAnAnswerThatIsBrokenOff(t *testing.T) {
 		if ask.HeadBytes != nil {
 			break
 		}
-		if caller.Reaches("echo") == false {
+		if caller.HasRoute("echo") == false {
 			t.Fatal("the channel broke")
 		}
 	}
@@ -255,26 +255,26 @@ func TestAnAnswerThatIsBrokenOff(t *testing.T) {
 // A body that is underway when its callee is withdrawn comes to its end.
 func TestABodyOfAWithdrawnCallee(t *testing.T) {
 	began := make(chan struct{})
-	d, caller, _ := streaming(t, fakenode.Config{}, func(in *party.Incoming) {
+	d, caller, _ := streaming(t, fakenode.Config{}, func(in *party.IncomingCall) {
 		close(began)
 		got, _ := io.ReadAll(in.Stream)
-		_ = in.Answer(&party.Reply{Status: 200, BodyBytes: got[:1]})
+		_ = in.Respond(&party.Reply{Status: 200, BodyBytes: got[:1]})
 	})
-	x, err := caller.Open(within(t), &party.Ask{Function: "echo"}, true)
+	x, err := caller.Open(within(t), &party.CallRequest{Function: "echo"}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-began
 	d.Withdraw(1)
 	must(t, "the withdrawal", func() {
-		for caller.Reaches("echo") {
+		for caller.HasRoute("echo") {
 			time.Sleep(time.Millisecond)
 		}
 	})
 	if err := write(x, make([]byte, 1<<20)); err != nil {
 		t.Fatal(err)
 	}
-	var answer party.Answer
+	var answer party.CallResponse
 	if _, err := x.Answer(&answer); err != nil || len(answer.BodyBytes) != 1 {
 		t.Fatal(err)
 	}
@@ -283,20 +283,20 @@ func TestABodyOfAWithdrawnCallee(t *testing.T) {
 
 // Many streams in a small pool take turns: windows shrink, nobody waits for ever.
 func TestManyStreamsInLittleRoom(t *testing.T) {
-	config := fakenode.Config{Capacity: 16, Sizes: []memory.Size{{Size: 256, Count: 64}, {Size: 4096, Count: 64}}}
+	config := fakenode.Config{Capacity: 16, Sizes: []memory.ClassSize{{Size: 256, Count: 64}, {Size: 4096, Count: 64}}}
 	d, caller, _ := streaming(t, config, pump)
 	done := make(chan error, 16)
 	for range cap(done) {
 		go func() {
 			body := random(200_000)
-			x, err := caller.Open(within(t), &party.Ask{Function: "echo"}, true)
+			x, err := caller.Open(within(t), &party.CallRequest{Function: "echo"}, true)
 			if err != nil {
 				done <- err
 				return
 			}
 			defer x.Close()
 			go func() { _ = write(x, body) }()
-			rest, err := x.Answer(&party.Answer{})
+			rest, err := x.Answer(&party.CallResponse{})
 			if err == nil {
 				var got []byte
 				if got, err = io.ReadAll(rest); err == nil && !bytes.Equal(got, body) {

@@ -23,8 +23,8 @@ func TestHelloSaysWhatItCanDo(t *testing.T) {
 
 func TestAliasesAndTopics(t *testing.T) {
 	got := make(chan string, 9)
-	note := func(name string) func(*party.Incoming) {
-		return func(in *party.Incoming) {
+	note := func(name string) func(*party.IncomingCall) {
+		return func(in *party.IncomingCall) {
 			var topic string
 			_ = memory.EachField(in.HeadBytes(), func(name, value []byte) {
 				if string(name) == ":name" {
@@ -32,7 +32,7 @@ func TestAliasesAndTopics(t *testing.T) {
 				}
 			})
 			got <- strings.Join([]string{name, topic, string(in.BodyBytes(false))}, " ")
-			_ = in.Answer(&party.Reply{Status: 200})
+			_ = in.Respond(&party.Reply{Status: 200})
 		}
 	}
 	edge := func(callee string) [2]string { return [2]string{"shop.fn", callee + ".fn"} }
@@ -55,7 +55,7 @@ func TestAliasesAndTopics(t *testing.T) {
 	}
 	must(t, "events to both", func() {
 		for {
-			sent, err := caller.Publish(within(t), "order/placed", &party.Ask{BodyBytes: []byte("7")})
+			sent, err := caller.Publish(within(t), "order/placed", &party.CallRequest{BodyBytes: []byte("7")})
 			if err != nil || sent.Missed != 0 {
 				t.Errorf("%+v %v", sent, err)
 			}
@@ -69,13 +69,13 @@ func TestAliasesAndTopics(t *testing.T) {
 			}
 		}
 	})
-	if sent, err := caller.Publish(within(t), "weather", &party.Ask{}); err != nil || sent.Sent != 1 || <-got != "audit weather " {
+	if sent, err := caller.Publish(within(t), "weather", &party.CallRequest{}); err != nil || sent.Sent != 1 || <-got != "audit weather " {
 		t.Errorf("%+v %v", sent, err)
 	}
-	if caller.Reaches("mail") {
+	if caller.HasRoute("mail") {
 		t.Error("an edge for events alone takes calls")
 	}
-	if err := caller.Call(within(t), &party.Ask{Function: "money"}, &party.Answer{}); err != nil || <-got != "rates  " {
+	if err := caller.Call(within(t), &party.CallRequest{Function: "money"}, &party.CallResponse{}); err != nil || <-got != "rates  " {
 		t.Error(err)
 	}
 	d.settled()
@@ -86,9 +86,9 @@ func TestACallWhereOnlyEventsGoBreaksTheChannel(t *testing.T) {
 	d := start(t, fakenode.Config{Edges: [][2]string{edge}, Terms: map[[2]string]party.Peer{edge: {EventsOnly: true}}})
 	d.join("echo.fn", echo)
 	channel, desk, welcome, pool := vandal(t, d)
-	member := memory.NewMember(pool, welcome.Party, welcome.Pool)
+	member := memory.NewLeaseHolder(pool, welcome.Party, welcome.Pool)
 	end := channel.End(memory.Caller, member, 1)
-	for _, kind := range []memory.Kind{memory.KindEvent, memory.KindCall} {
+	for _, kind := range []memory.MessageKind{memory.KindEvent, memory.KindCall} {
 		lease, err := member.Claim(memory.EnvelopeSize)
 		if err != nil {
 			t.Fatal(err)
@@ -99,7 +99,7 @@ func TestACallWhereOnlyEventsGoBreaksTheChannel(t *testing.T) {
 			t.Fatal(err)
 		}
 		if kind == memory.KindEvent {
-			desk.Knock()
+			desk.Wake()
 			d.settled()
 			if channel.State() != memory.Open {
 				t.Fatal("an event broke the channel")
@@ -108,7 +108,7 @@ func TestACallWhereOnlyEventsGoBreaksTheChannel(t *testing.T) {
 	}
 	must(t, "the break", func() {
 		for channel.State() != memory.Broken {
-			desk.Knock()
+			desk.Wake()
 		}
 	})
 }

@@ -1,16 +1,16 @@
 //! The default codec: plain values of Python, and nothing that runs code when it is read.
 
-use nearpath_dataflow::value::{self, DEEPEST, Reader, Token};
+use nearpath_dataflow::value::{self, MAX_NESTING_DEPTH, ValueReader, ValueToken};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
-use super::wrong;
+use super::value_error;
 use crate::payload;
 
 /// How values are written.
 #[derive(Clone, Copy, PartialEq)]
-enum Form {
+enum ValueForm {
     /// They come back as they are.
     Exact,
     /// Those that Python finds equal look alike: `True`, `1` and `1.0`.
@@ -22,7 +22,7 @@ enum Form {
 pub(crate) fn encode<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     let mut buffer = Vec::new();
     for item in items.try_iter()? {
-        write(&mut buffer, &item?)?;
+        write_item(&mut buffer, &item?)?;
     }
     Ok(PyBytes::new(items.py(), &buffer))
 }
@@ -30,10 +30,10 @@ pub(crate) fn encode<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBy
 /// The items of a batch.
 #[pyfunction]
 pub(crate) fn decode<'py>(batch: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
-    let bytes = payload::read(batch)?;
-    let (items, mut reader) = (PyList::empty(batch.py()), Reader::new(&bytes));
+    let bytes = payload::read_payload(batch)?;
+    let (items, mut reader) = (PyList::empty(batch.py()), ValueReader::new(&bytes));
     while !reader.is_empty() {
-        items.append(read(batch.py(), &mut reader, 0)?)?;
+        items.append(read_item(batch.py(), &mut reader, 0)?)?;
     }
     Ok(items)
 }
@@ -43,17 +43,20 @@ pub(crate) fn decode<'py>(batch: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyLi
 pub(crate) fn share(key: &Bound<'_, PyAny>, consumers: usize) -> PyResult<usize> {
     let mut buffer = Vec::new();
     write_key(&mut buffer, key)?;
-    Ok(value::share(&buffer, consumers))
+    Ok(value::key_partition(&buffer, consumers))
 }
 
 /// The same of many keys: a number of 32 bits each.
 #[pyfunction]
-pub(crate) fn shares<'py>(keys: &Bound<'py, PyList>, consumers: usize) -> PyResult<Bound<'py, PyBytes>> {
+pub(crate) fn shares<'py>(
+    keys: &Bound<'py, PyList>,
+    consumers: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
     let (mut buffer, mut shares) = (Vec::new(), Vec::with_capacity(keys.len() * 4));
     for key in keys.iter() {
         buffer.clear();
         write_key(&mut buffer, &key)?;
-        shares.extend_from_slice(&(value::share(&buffer, consumers) as u32).to_ne_bytes());
+        shares.extend_from_slice(&(value::key_partition(&buffer, consumers) as u32).to_ne_bytes());
     }
     Ok(PyBytes::new(keys.py(), &shares))
 }
@@ -66,31 +69,32 @@ pub(crate) fn text_shares<'py>(
     text: &Bound<'py, PyAny>,
     consumers: usize,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let (ends, text) = (payload::read(ends)?, payload::read(text)?);
-    let shares =
-        py.detach(|| shares_of_text(&ends, &text, consumers)).ok_or_else(|| wrong("this is no column of text"))?;
+    let (ends, text) = (payload::read_payload(ends)?, payload::read_payload(text)?);
+    let shares = py
+        .detach(|| split_text_shares(&ends, &text, consumers))
+        .ok_or_else(|| value_error("this is no column of text"))?;
     Ok(PyBytes::new(py, &shares))
 }
 
-fn shares_of_text(ends: &[u8], text: &[u8], consumers: usize) -> Option<Vec<u8>> {
+fn split_text_shares(ends: &[u8], text: &[u8], consumers: usize) -> Option<Vec<u8>> {
     let place = |at: &[u8; 4]| usize::try_from(i32::from_ne_bytes(*at)).ok();
     let (ends, _) = ends.as_chunks::<4>();
     let (mut buffer, mut shares) = (Vec::new(), Vec::with_capacity(ends.len() * 4));
     for pair in ends.windows(2) {
         let value = text.get(place(&pair[0])?..place(&pair[1])?)?;
         buffer.clear();
-        value::write(&mut buffer, Token::Text(str::from_utf8(value).ok()?));
-        shares.extend_from_slice(&(value::share(&buffer, consumers) as u32).to_ne_bytes());
+        value::write_token(&mut buffer, ValueToken::Text(str::from_utf8(value).ok()?));
+        shares.extend_from_slice(&(value::key_partition(&buffer, consumers) as u32).to_ne_bytes());
     }
     Some(shares)
 }
 
-pub(super) fn write(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>) -> PyResult<()> {
-    put(buffer, item, Form::Exact, 0)
+pub(super) fn write_item(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>) -> PyResult<()> {
+    put_item(buffer, item, ValueForm::Exact, 0)
 }
 
 pub(super) fn write_key(buffer: &mut Vec<u8>, key: &Bound<'_, PyAny>) -> PyResult<()> {
-    put(buffer, key, Form::Key, 0)
+    put_item(buffer, key, ValueForm::Key, 0)
 }
 
 /// Whether a key is written as any value is.
@@ -100,110 +104,150 @@ pub(super) fn is_simple(key: &Bound<'_, PyAny>) -> bool {
         || key.is_exact_instance_of::<PyBytes>()
 }
 
-fn put(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>, form: Form, depth: usize) -> PyResult<()> {
+fn put_item(
+    buffer: &mut Vec<u8>,
+    item: &Bound<'_, PyAny>,
+    form: ValueForm,
+    depth: usize,
+) -> PyResult<()> {
     if let Ok(text) = item.cast_exact::<PyString>() {
-        value::write(buffer, Token::Text(text.to_str()?));
+        value::write_token(buffer, ValueToken::Text(text.to_str()?));
     } else if let Ok(int) = item.cast_exact::<PyInt>() {
         put_int(buffer, int)?;
     } else if let Ok(float) = item.cast_exact::<PyFloat>() {
         put_float(buffer, float, form)?;
     } else if let Ok(bytes) = item.cast_exact::<PyBytes>() {
-        value::write(buffer, Token::Bytes(bytes.as_bytes()));
+        value::write_token(buffer, ValueToken::Bytes(bytes.as_bytes()));
     } else if item.is_none() {
-        value::write(buffer, Token::Null);
+        value::write_token(buffer, ValueToken::Null);
     } else if let Ok(bool) = item.cast_exact::<PyBool>() {
-        let token = if form == Form::Key { Token::Int(bool.is_true().into()) } else { Token::Bool(bool.is_true()) };
-        value::write(buffer, token);
+        let token = if form == ValueForm::Key {
+            ValueToken::Int(bool.is_true().into())
+        } else {
+            ValueToken::Bool(bool.is_true())
+        };
+        value::write_token(buffer, token);
     } else {
-        return put_many(buffer, item, form, depth);
+        return put_container(buffer, item, form, depth);
     }
     Ok(())
 }
 
 fn put_int(buffer: &mut Vec<u8>, int: &Bound<'_, PyInt>) -> PyResult<()> {
     if let Ok(small) = int.extract::<i64>() {
-        value::write(buffer, Token::Int(small));
+        value::write_token(buffer, ValueToken::Int(small));
         return Ok(());
     }
     let bits: usize = int.call_method0("bit_length")?.extract()?;
     let signed = PyDict::new(int.py());
     signed.set_item("signed", true)?;
     let bytes = int.call_method("to_bytes", (bits / 8 + 1, "little"), Some(&signed))?;
-    value::write(buffer, Token::Big(bytes.cast::<PyBytes>()?.as_bytes()));
+    value::write_token(
+        buffer,
+        ValueToken::BigInt(bytes.cast::<PyBytes>()?.as_bytes()),
+    );
     Ok(())
 }
 
-fn put_float(buffer: &mut Vec<u8>, float: &Bound<'_, PyFloat>, form: Form) -> PyResult<()> {
+fn put_float(buffer: &mut Vec<u8>, float: &Bound<'_, PyFloat>, form: ValueForm) -> PyResult<()> {
     let number: f64 = float.extract()?;
-    if form == Form::Key && number.fract() == 0.0 {
+    if form == ValueForm::Key && number.fract() == 0.0 {
         return put_int(buffer, float.call_method0("__int__")?.cast::<PyInt>()?);
     }
-    value::write(buffer, Token::Float(number));
+    value::write_token(buffer, ValueToken::Float(number));
     Ok(())
 }
 
-fn put_many(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>, form: Form, depth: usize) -> PyResult<()> {
-    if depth == DEEPEST {
-        return Err(PyValueError::new_err(format!("an item is nested deeper than {DEEPEST}")));
+fn put_container(
+    buffer: &mut Vec<u8>,
+    item: &Bound<'_, PyAny>,
+    form: ValueForm,
+    depth: usize,
+) -> PyResult<()> {
+    if depth == MAX_NESTING_DEPTH {
+        return Err(PyValueError::new_err(format!(
+            "an item is nested deeper than {MAX_NESTING_DEPTH}"
+        )));
     }
     if let Ok(tuple) = item.cast_exact::<PyTuple>() {
-        value::write(buffer, Token::Tuple(tuple.len()));
-        return tuple.iter().try_for_each(|part| put(buffer, &part, form, depth + 1));
+        value::write_token(buffer, ValueToken::Tuple(tuple.len()));
+        return tuple
+            .iter()
+            .try_for_each(|part| put_item(buffer, &part, form, depth + 1));
     }
     if let Ok(list) = item.cast_exact::<PyList>() {
         let parts: Vec<_> = list.iter().collect(); // a list may change its length while it is walked through
-        value::write(buffer, Token::List(parts.len()));
-        return parts.iter().try_for_each(|part| put(buffer, part, form, depth + 1));
+        value::write_token(buffer, ValueToken::List(parts.len()));
+        return parts
+            .iter()
+            .try_for_each(|part| put_item(buffer, part, form, depth + 1));
     }
     if let Ok(map) = item.cast_exact::<PyDict>() {
         let parts: Vec<_> = map.iter().collect();
-        value::write(buffer, Token::Map(parts.len()));
+        value::write_token(buffer, ValueToken::Map(parts.len()));
         return parts.iter().try_for_each(|(key, part)| {
-            put(buffer, key, form, depth + 1)?;
-            put(buffer, part, form, depth + 1)
+            put_item(buffer, key, form, depth + 1)?;
+            put_item(buffer, part, form, depth + 1)
         });
     }
-    let told = "is no plain value: send None, bool, int, float, str, bytes, tuple, list and dict, or give the worker `serialise` and `deserialise`";
-    Err(PyTypeError::new_err(format!("{} {told}", item.get_type().qualname()?)))
+    let expectation = "is no plain value: send None, bool, int, float, str, bytes, tuple, list and dict, or give the worker `serialise` and `deserialise`";
+    Err(PyTypeError::new_err(format!(
+        "{} {expectation}",
+        item.get_type().qualname()?
+    )))
 }
 
-fn read<'py>(py: Python<'py>, reader: &mut Reader<'_>, depth: usize) -> PyResult<Bound<'py, PyAny>> {
-    if depth > DEEPEST {
-        return Err(wrong("a value is nested too deep"));
+fn read_item<'py>(
+    py: Python<'py>,
+    reader: &mut ValueReader<'_>,
+    depth: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    if depth > MAX_NESTING_DEPTH {
+        return Err(value_error("a value is nested too deep"));
     }
-    let token = reader.token().map_err(wrong)?;
+    let token = reader.next_token().map_err(value_error)?;
     Ok(match token {
-        Token::Null => py.None().into_bound(py),
-        Token::Bool(value) => PyBool::new(py, value).to_owned().into_any(),
-        Token::Int(value) => value.into_pyobject(py)?.into_any(),
-        Token::Float(value) => PyFloat::new(py, value).into_any(),
-        Token::Text(text) => PyString::new(py, text).into_any(),
-        Token::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
-        Token::Big(bytes) => big(py, bytes)?,
-        Token::Tuple(count) => PyTuple::new(py, several(py, reader, count, depth)?)?.into_any(),
-        Token::List(count) => PyList::new(py, several(py, reader, count, depth)?)?.into_any(),
-        Token::Map(count) => {
+        ValueToken::Null => py.None().into_bound(py),
+        ValueToken::Bool(value) => PyBool::new(py, value).to_owned().into_any(),
+        ValueToken::Int(value) => value.into_pyobject(py)?.into_any(),
+        ValueToken::Float(value) => PyFloat::new(py, value).into_any(),
+        ValueToken::Text(text) => PyString::new(py, text).into_any(),
+        ValueToken::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
+        ValueToken::BigInt(bytes) => read_big_int(py, bytes)?,
+        ValueToken::Tuple(count) => {
+            PyTuple::new(py, read_items(py, reader, count, depth)?)?.into_any()
+        }
+        ValueToken::List(count) => {
+            PyList::new(py, read_items(py, reader, count, depth)?)?.into_any()
+        }
+        ValueToken::Map(count) => {
             let map = PyDict::new(py);
             for _ in 0..count {
-                let key = read(py, reader, depth + 1)?;
-                map.set_item(key, read(py, reader, depth + 1)?)?;
+                let key = read_item(py, reader, depth + 1)?;
+                map.set_item(key, read_item(py, reader, depth + 1)?)?;
             }
             map.into_any()
         }
     })
 }
 
-fn several<'py>(
+fn read_items<'py>(
     py: Python<'py>,
-    reader: &mut Reader<'_>,
+    reader: &mut ValueReader<'_>,
     count: usize,
     depth: usize,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    (0..count).map(|_| read(py, reader, depth + 1)).collect()
+    (0..count)
+        .map(|_| read_item(py, reader, depth + 1))
+        .collect()
 }
 
-fn big<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+fn read_big_int<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     let signed = PyDict::new(py);
     signed.set_item("signed", true)?;
-    py.get_type::<PyInt>().call_method("from_bytes", (PyBytes::new(py, bytes), "little"), Some(&signed))
+    py.get_type::<PyInt>().call_method(
+        "from_bytes",
+        (PyBytes::new(py, bytes), "little"),
+        Some(&signed),
+    )
 }

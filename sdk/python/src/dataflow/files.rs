@@ -2,30 +2,45 @@
 
 use std::collections::BTreeMap;
 
-use nearpath_dataflow::checkpoint::{Folder, Manifest};
+use nearpath_dataflow::checkpoint::{CheckpointFolder, CheckpointManifest};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use super::{path, wrong};
+use super::{folder_path, value_error};
 
 /// A folder of checkpoints.
 #[pyclass(frozen, module = "nearpath.dataflow")]
-pub(crate) struct Checkpoints(Folder);
+pub(crate) struct Checkpoints(CheckpointFolder);
 
 #[pymethods]
 impl Checkpoints {
     #[new]
     fn new(folder: &str) -> PyResult<Self> {
-        Ok(Self(Folder::open(path(folder))?))
+        Ok(Self(CheckpointFolder::open(folder_path(folder))?))
     }
 
     /// Safe on disk when this returns.
-    fn save(&self, py: Python<'_>, number: u64, worker: &str, mark: &str, state: &[u8]) -> PyResult<()> {
-        Ok(py.detach(|| self.0.save(number, worker, mark, state))?)
+    fn save(
+        &self,
+        py: Python<'_>,
+        number: u64,
+        worker: &str,
+        mark: &str,
+        state: &[u8],
+    ) -> PyResult<()> {
+        Ok(py.detach(|| self.0.save_state(number, worker, mark, state))?)
     }
 
-    fn load<'py>(&self, py: Python<'py>, number: u64, worker: &str) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &py.detach(|| self.0.load(number, worker))?))
+    fn load<'py>(
+        &self,
+        py: Python<'py>,
+        number: u64,
+        worker: &str,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(
+            py,
+            &py.detach(|| self.0.load_state(number, worker))?,
+        ))
     }
 
     fn complete(
@@ -35,17 +50,24 @@ impl Checkpoints {
         states: BTreeMap<String, String>,
         finished: Vec<String>,
     ) -> PyResult<()> {
-        let manifest = Manifest { number, states, finished };
-        Ok(py.detach(|| self.0.complete(&manifest))?)
+        let manifest = CheckpointManifest {
+            number,
+            states,
+            finished,
+        };
+        Ok(py.detach(|| self.0.complete_checkpoint(&manifest))?)
     }
 
     /// Nothing of the job stays.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.0.clear())?)
+        Ok(py.detach(|| self.0.remove_all())?)
     }
 
     /// The manifest of the last complete one, as JSON.
     fn latest(&self) -> PyResult<Option<String>> {
-        self.0.latest()?.map(|manifest| serde_json::to_string(&manifest).map_err(wrong)).transpose()
+        self.0
+            .latest_manifest()?
+            .map(|manifest| serde_json::to_string(&manifest).map_err(value_error))
+            .transpose()
     }
 }

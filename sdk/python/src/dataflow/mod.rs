@@ -2,31 +2,31 @@
 //! interpreter's lock.
 
 mod codec;
-mod elsewhere;
 mod files;
 mod outbox;
+mod remote_workers;
 mod scale_out;
 mod worker;
 
 use std::path::PathBuf;
 
-use nearpath_dataflow::graph::Graph;
-use nearpath_dataflow::topology::{Limits, Topology};
+use nearpath_dataflow::graph::StageGraph;
+use nearpath_dataflow::topology::{JobTopology, TopologyLimits};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 /// As `_nearpath.dataflow`.
-pub(crate) fn add_to(parent: &Bound<'_, PyModule>) -> PyResult<()> {
+pub(crate) fn add_module(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     let module = PyModule::new(parent.py(), "dataflow")?;
     module.add_class::<worker::Door>()?;
     module.add_class::<worker::Streams>()?;
     module.add_class::<outbox::Outbox>()?;
     module.add_class::<files::Checkpoints>()?;
     module.add_class::<scale_out::Growth>()?;
-    module.add_class::<elsewhere::Authority>()?;
-    module.add_class::<elsewhere::Line>()?;
-    module.add_function(wrap_pyfunction!(elsewhere::rendezvous_key, &module)?)?;
-    module.add_function(wrap_pyfunction!(elsewhere::ticket, &module)?)?;
+    module.add_class::<remote_workers::Authority>()?;
+    module.add_class::<remote_workers::Line>()?;
+    module.add_function(wrap_pyfunction!(remote_workers::rendezvous_key, &module)?)?;
+    module.add_function(wrap_pyfunction!(remote_workers::ticket, &module)?)?;
     module.add_function(wrap_pyfunction!(codec::encode, &module)?)?;
     module.add_function(wrap_pyfunction!(codec::decode, &module)?)?;
     module.add_function(wrap_pyfunction!(codec::share, &module)?)?;
@@ -39,41 +39,51 @@ pub(crate) fn add_to(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     parent.add_submodule(&module)
 }
 
-fn wrong(error: impl ToString) -> PyErr {
+fn value_error(error: impl ToString) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-fn limits(fan_in: Option<usize>) -> Limits {
-    let usual = Limits::default();
-    Limits { fan_in: fan_in.unwrap_or(usual.fan_in), ..usual }
+fn limits_with(fan_in: Option<usize>) -> TopologyLimits {
+    let usual = TopologyLimits::default();
+    TopologyLimits {
+        fan_in: fan_in.unwrap_or(usual.fan_in),
+        ..usual
+    }
 }
 
 /// The workers of a graph; both as JSON.
 #[pyfunction]
 #[pyo3(signature = (graph, fan_in=None))]
 fn expand(graph: &str, fan_in: Option<usize>) -> PyResult<String> {
-    let topology = Graph::from_json(graph).map_err(wrong)?.expand(limits(fan_in)).map_err(wrong)?;
-    serde_json::to_string(&topology).map_err(wrong)
+    let topology = StageGraph::from_json(graph)
+        .map_err(value_error)?
+        .expand(limits_with(fan_in))
+        .map_err(value_error)?;
+    serde_json::to_string(&topology).map_err(value_error)
 }
 
 /// Raises ValueError where a topology cannot run; gives it back with every default written out.
 #[pyfunction]
 #[pyo3(signature = (topology, fan_in=None))]
 fn check(topology: &str, fan_in: Option<usize>) -> PyResult<String> {
-    let topology = Topology::from_json(topology).map_err(wrong)?;
-    topology.check(limits(fan_in)).map_err(wrong)?;
-    serde_json::to_string(&topology).map_err(wrong)
+    let topology = JobTopology::from_json(topology).map_err(value_error)?;
+    topology
+        .check_with(limits_with(fan_in))
+        .map_err(value_error)?;
+    serde_json::to_string(&topology).map_err(value_error)
 }
 
 /// A graph as DOT or SVG.
 #[pyfunction]
 fn picture(graph: &str, kind: &str) -> PyResult<String> {
-    let graph = Graph::from_json(graph).map_err(wrong)?;
-    graph.check().map_err(wrong)?;
+    let graph = StageGraph::from_json(graph).map_err(value_error)?;
+    graph.check().map_err(value_error)?;
     match kind {
-        "dot" => Ok(graph.dot()),
-        "svg" => Ok(graph.svg()),
-        other => Err(wrong(format!("a picture is `dot` or `svg`, not `{other}`"))),
+        "dot" => Ok(graph.to_dot()),
+        "svg" => Ok(graph.to_svg()),
+        other => Err(value_error(format!(
+            "a picture is `dot` or `svg`, not `{other}`"
+        ))),
     }
 }
 
@@ -81,12 +91,17 @@ fn picture(graph: &str, kind: &str) -> PyResult<String> {
 #[pyfunction]
 fn die_with_parent(parent: i32) -> PyResult<()> {
     let signal = Some(rustix::process::Signal::KILL);
-    rustix::process::set_parent_process_death_signal(signal).map_err(|error| PyOSError::new_err(error.to_string()))?;
+    rustix::process::set_parent_process_death_signal(signal)
+        .map_err(|error| PyOSError::new_err(error.to_string()))?;
     let now = rustix::process::getppid().map_or(0, rustix::process::Pid::as_raw_pid);
-    if now == parent { Ok(()) } else { Err(PyOSError::new_err("the parent is gone")) }
+    if now == parent {
+        Ok(())
+    } else {
+        Err(PyOSError::new_err("the parent is gone"))
+    }
 }
 
 /// Folders come as text.
-fn path(text: &str) -> PathBuf {
+fn folder_path(text: &str) -> PathBuf {
     PathBuf::from(text)
 }

@@ -21,12 +21,20 @@ pub(crate) struct Pair {
 impl Pair {
     /// A domain in which `front` may call `leaf`.
     pub(crate) fn new(name: &str) -> Outcome<Self> {
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let (hub, _faults) = runtime.block_on(async { DomainHandle::start(DomainSettings::named(name)) })?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
+        let (hub, _faults) =
+            runtime.block_on(async { DomainHandle::start(DomainSettings::named(name)) })?;
         hub.declare_edges([("front".parse()?, "leaf".parse()?)]);
         let folder = std::env::temp_dir().join(format!("nearpath-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
-        Ok(Self { hub, folder, _runtime: runtime })
+        Ok(Self {
+            hub,
+            folder,
+            _runtime: runtime,
+        })
     }
 
     /// The surroundings of the one that calls.
@@ -41,9 +49,17 @@ impl Pair {
 
     fn environment(&self, instance: u64, name: &str) -> Outcome<Environment> {
         let (path, function) = (self.folder.join(name), name.parse::<FunctionId>()?);
-        self.hub.admit_instance(InstanceId(instance), function, EndpointSocket::listen_at(&path)?);
+        self.hub.admit_instance(
+            InstanceId(instance),
+            function,
+            EndpointSocket::listen_at(&path)?,
+        );
         let listen = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        Ok(Environment { dispatch_socket: Some(path), gateway: "http://127.0.0.1:9".to_owned(), listen })
+        Ok(Environment {
+            dispatch_socket: Some(path),
+            gateway: "http://127.0.0.1:9".to_owned(),
+            listen,
+        })
     }
 }
 

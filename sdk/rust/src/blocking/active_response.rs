@@ -28,7 +28,9 @@ impl From<HttpResult> for HandlerResponse {
         match sent {
             HttpResult::Whole(response) => response.into(),
             HttpResult::Begun(response, mut pieces) => {
-                let body = BodyStream::from_stream(Box::pin(stream::poll_fn(move |cx| pieces.poll_recv(cx))));
+                let body = BodyStream::from_stream(Box::pin(stream::poll_fn(move |cx| {
+                    pieces.poll_recv(cx)
+                })));
                 StreamingResponse { response, body }.into()
             }
         }
@@ -36,10 +38,24 @@ impl From<HttpResult> for HandlerResponse {
 }
 
 /// Hands a request to a thread that serves `queue`; fails when that thread serves no more.
-pub(super) async fn hand_to_thread(request: Request, hand: impl FnOnce(HttpRequest) -> bool) -> HandlerResponse {
+pub(super) async fn hand_to_thread(
+    request: Request,
+    hand: impl FnOnce(HttpRequest) -> bool,
+) -> HandlerResponse {
     let (back, answer) = oneshot::channel();
-    let sent = if hand((request, back)) { answer.await.ok() } else { None };
-    sent.map_or_else(|| Response::new("the function is stopping\n").with_status(503).into(), HandlerResponse::from)
+    let sent = if hand((request, back)) {
+        answer.await.ok()
+    } else {
+        None
+    };
+    sent.map_or_else(
+        || {
+            Response::new("the function is stopping\n")
+                .with_status(503)
+                .into()
+        },
+        HandlerResponse::from,
+    )
 }
 
 /// The call whose handler runs.
@@ -51,7 +67,10 @@ pub(super) enum ActiveResponse {
     /// A call from shared memory, on this thread.
     Near(Box<IncomingCall>, ResponseProgress),
     /// Another thread took it.
-    Visitor(Option<oneshot::Sender<HttpResult>>, Option<mpsc::Sender<UploadChunk>>),
+    Visitor(
+        Option<oneshot::Sender<HttpResult>>,
+        Option<mpsc::Sender<UploadChunk>>,
+    ),
 }
 
 /// How far an answer through memory is.
@@ -85,7 +104,10 @@ impl ActiveResponse {
             }
             Self::Visitor(back, pieces) => {
                 let (sender, receiver) = mpsc::channel(1);
-                let sent = back.take().ok_or(BodyUnwanted)?.send(HttpResult::Begun(head, receiver));
+                let sent = back
+                    .take()
+                    .ok_or(BodyUnwanted)?
+                    .send(HttpResult::Begun(head, receiver));
                 *pieces = Some(sender);
                 sent.map_err(|_| BodyUnwanted)
             }
@@ -100,8 +122,12 @@ impl ActiveResponse {
         piece: Bytes,
     ) -> Result<(), BodyUnwanted> {
         match self {
-            Self::Near(_, ResponseProgress::Begun(writing)) => post.ok_or(BodyUnwanted)?.write_chunk(writing, piece),
-            Self::Visitor(_, Some(pieces)) => pieces.blocking_send(Ok(piece)).map_err(|_| BodyUnwanted),
+            Self::Near(_, ResponseProgress::Begun(writing)) => {
+                post.ok_or(BodyUnwanted)?.write_chunk(writing, piece)
+            }
+            Self::Visitor(_, Some(pieces)) => {
+                pieces.blocking_send(Ok(piece)).map_err(|_| BodyUnwanted)
+            }
             _ => Err(BodyUnwanted),
         }
     }
@@ -110,8 +136,10 @@ impl ActiveResponse {
         match self {
             Self::Near(_, progress) => {
                 if matches!(progress, ResponseProgress::Begun(_))
-                    && let (ResponseProgress::Begun(writing), Some(post)) =
-                        (std::mem::replace(progress, ResponseProgress::Finished), post)
+                    && let (ResponseProgress::Begun(writing), Some(post)) = (
+                        std::mem::replace(progress, ResponseProgress::Finished),
+                        post,
+                    )
                 {
                     post.finish_body(writing);
                 }
@@ -125,7 +153,9 @@ impl ActiveResponse {
     pub(super) fn send_response(self, post: Option<&mut BlockingEndpoint>, response: Response) {
         match (self, post) {
             (Self::Near(_, ResponseProgress::Finished), _) => {} // what has not gone yet goes by itself
-            (Self::Near(incoming, _), Some(post)) => post.send_response(*incoming, response.into_call_response()),
+            (Self::Near(incoming, _), Some(post)) => {
+                post.send_response(*incoming, response.into_call_response())
+            }
             (Self::Visitor(Some(back), _), _) => drop(back.send(HttpResult::Whole(response))),
             (Self::Visitor(None, Some(pieces)), _) => {
                 let _ = pieces.blocking_send(Err("the handler did not finish its answer".into()));

@@ -41,7 +41,10 @@ pub(super) struct ThreadWakeup {
 
 impl Default for ThreadWakeup {
     fn default() -> Self {
-        Self { thread: Mutex::new(std::thread::current()), signal: Mutex::default() }
+        Self {
+            thread: Mutex::new(std::thread::current()),
+            signal: Mutex::default(),
+        }
     }
 }
 
@@ -55,7 +58,10 @@ impl ThreadWakeup {
         if let Some(knocker) = &*self.signal.lock().unwrap_or_else(PoisonError::into_inner) {
             knocker.notify_control();
         }
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner).unpark();
+        self.thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .unpark();
     }
 }
 
@@ -69,7 +75,10 @@ impl HttpCalls {
         let far = all.entry((std::process::id(), gateway.to_owned()));
         Arc::clone(far.or_insert_with(|| {
             let client = Arc::new(GatewayClient::new(gateway.to_owned()));
-            Arc::new(Self { client, runtime: OnceLock::new() })
+            Arc::new(Self {
+                client,
+                runtime: OnceLock::new(),
+            })
         }))
     }
 
@@ -95,7 +104,12 @@ impl HttpCalls {
         with: CallContext,
         bell: &Arc<ThreadWakeup>,
     ) -> Result<HttpPending, Error> {
-        let (client, name, ask, bell) = (Arc::clone(&self.client), name.to_owned(), ask.clone(), Arc::clone(bell));
+        let (client, name, ask, bell) = (
+            Arc::clone(&self.client),
+            name.to_owned(),
+            ask.clone(),
+            Arc::clone(bell),
+        );
         let runtime = self.runtime(&name)?;
         Ok(HttpPending(runtime.spawn(async move {
             let outcome = client.call(way, &name, &body, &ask, with).await;
@@ -134,7 +148,11 @@ impl HttpCalls {
             let (response, incoming) = client.open_call(&named, way, upload, &ask, with).await?;
             Ok((response, BodySource::Http(incoming)))
         });
-        Ok(HttpStream { pieces: Some(sender), begins: Some(begins), source: None })
+        Ok(HttpStream {
+            pieces: Some(sender),
+            begins: Some(begins),
+            source: None,
+        })
     }
 
     /// Waits for what comes next.
@@ -172,7 +190,11 @@ impl HttpCalls {
         })
     }
 
-    pub(super) fn write_chunk(&self, distance: &mut HttpStream, piece: Bytes) -> Result<(), BodyUnwanted> {
+    pub(super) fn write_chunk(
+        &self,
+        distance: &mut HttpStream,
+        piece: Bytes,
+    ) -> Result<(), BodyUnwanted> {
         let pieces = distance.pieces.as_ref().ok_or(BodyUnwanted)?;
         pieces.blocking_send(Ok(piece)).map_err(|_| BodyUnwanted)
     }
@@ -188,8 +210,13 @@ impl HttpCalls {
             .on_thread_start(sigpipe::block_sigpipe)
             .enable_all()
             .build();
-        let runtime =
-            runtime.map_err(|error| Error::new(name, None, ErrorKind::Listen(format!("no event loop: {error}"))))?;
+        let runtime = runtime.map_err(|error| {
+            Error::new(
+                name,
+                None,
+                ErrorKind::Listen(format!("no event loop: {error}")),
+            )
+        })?;
         Ok(self.runtime.get_or_init(|| runtime))
     }
 }
@@ -228,7 +255,9 @@ async fn sleep_until_deadline(deadline: MonotonicNanos) {
 }
 
 async fn interrupted(interrupt: InterruptCheck) {
-    let Some(stop) = interrupt else { return std::future::pending().await };
+    let Some(stop) = interrupt else {
+        return std::future::pending().await;
+    };
     loop {
         tokio::time::sleep(INTERRUPT_CHECK_INTERVAL).await;
         if stop() {
@@ -264,7 +293,9 @@ pub(super) struct HttpStream {
 
 impl HttpStream {
     pub(super) fn is_open(&self) -> bool {
-        self.pieces.as_ref().is_some_and(|pieces| !pieces.is_closed())
+        self.pieces
+            .as_ref()
+            .is_some_and(|pieces| !pieces.is_closed())
     }
 
     /// The body is complete.

@@ -64,17 +64,28 @@ impl HttpThread {
     /// Starts listening. `streams` hands requests over when they begin; with `signals`, SIGTERM and SIGINT request a stop.
     pub(super) fn start(address: SocketAddr, streams: bool, signals: bool) -> Result<Self, Error> {
         let listener = bind_listener(address).map_err(|error| listen_error(address, &error))?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
         let runtime = runtime.map_err(|error| setup_error(format!("no event loop: {error}")))?;
         let (between, (sender, visitors)) = (Arc::new(ThreadLink::default()), channel());
         let inner = Arc::clone(&between);
         let work = move || {
             sigpipe::block_sigpipe();
-            LocalSet::new().block_on(&runtime, serve_http(listener, streams, sender, inner, signals));
+            LocalSet::new().block_on(
+                &runtime,
+                serve_http(listener, streams, sender, inner, signals),
+            );
         };
-        let thread = std::thread::Builder::new().name("nearpath-listen".into()).spawn(work);
+        let thread = std::thread::Builder::new()
+            .name("nearpath-listen".into())
+            .spawn(work);
         let thread = thread.map_err(|error| setup_error(format!("no thread for HTTP: {error}")))?;
-        Ok(Self { link: between, requests: visitors, thread: Some(thread) })
+        Ok(Self {
+            link: between,
+            requests: visitors,
+            thread: Some(thread),
+        })
     }
 }
 
@@ -95,7 +106,9 @@ async fn serve_http(
     between: Arc<ThreadLink>,
     signals: bool,
 ) {
-    let Ok(listener) = TcpListener::from_std(listener) else { return between.request_stop() };
+    let Ok(listener) = TcpListener::from_std(listener) else {
+        return between.request_stop();
+    };
     let waking = Arc::clone(&between);
     let handler = move |request: Request| {
         let (sender, waking) = (sender.clone(), Arc::clone(&waking));
@@ -112,12 +125,19 @@ async fn serve_http(
         () = between.thread_end.notified() => {}
     }
     // Answers that are made go out.
-    let _ = tokio::time::timeout(std::time::Duration::from_secs(1), service.open_work.drain_all()).await;
+    let _ = tokio::time::timeout(
+        std::time::Duration::from_secs(1),
+        service.open_work.drain_all(),
+    )
+    .await;
 }
 
 /// Requests a stop at a signal, then never returns: the stop ends this thread.
 async fn wait_for_signal(between: &ThreadLink, signals: bool) {
-    let both = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let both = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    );
     if let (true, (Ok(mut term), Ok(mut int))) = (signals, both) {
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
         between.request_stop();

@@ -32,7 +32,10 @@ impl ThreadEndpoint {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Listen`] when the port for HTTP is taken.
-    pub fn serve_calls(&mut self, handler: impl FnMut(&mut Self, Request) -> Response) -> Result<(), Error> {
+    pub fn serve_calls(
+        &mut self,
+        handler: impl FnMut(&mut Self, Request) -> Response,
+    ) -> Result<(), Error> {
         self.serve_while(true, handler, || true)
     }
 
@@ -66,7 +69,11 @@ impl ThreadEndpoint {
 
     /// Answers what has come already.
     fn drain_received(&mut self, handler: &mut impl FnMut(&mut Self, Request) -> Response) {
-        while let Some(incoming) = self.endpoint.as_mut().and_then(|post| post.next_incoming(Some(Duration::ZERO))) {
+        while let Some(incoming) = self
+            .endpoint
+            .as_mut()
+            .and_then(|post| post.next_incoming(Some(Duration::ZERO)))
+        {
             self.handle_incoming(incoming, handler);
         }
     }
@@ -83,12 +90,17 @@ impl ThreadEndpoint {
         }
         let fresh = self.endpoint.as_ref().is_none_or(|post| post.hung_up());
         let member = self.ensure_joined();
-        let post = self.endpoint.as_mut().filter(|post| member && !post.hung_up());
+        let post = self
+            .endpoint
+            .as_mut()
+            .filter(|post| member && !post.hung_up());
         let Some(post) = post else {
             between.set_signal(None);
             return match visitors.recv_timeout(IDLE_CHECK_INTERVAL) {
                 Ok(visitor) => NextRequest::Http(visitor),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => NextRequest::Idle,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    NextRequest::Idle
+                }
             };
         };
         if fresh {
@@ -154,7 +166,8 @@ impl ThreadEndpoint {
     /// # Errors
     /// [`BodyUnwanted`] when the caller has gone: what else is written goes nowhere.
     pub fn write_response(&mut self, piece: impl Into<Bytes>) -> Result<(), BodyUnwanted> {
-        self.response.write_chunk(self.endpoint.as_mut(), piece.into())
+        self.response
+            .write_chunk(self.endpoint.as_mut(), piece.into())
     }
 
     /// The answer that was begun is complete. Without this it is aborted when the handler returns: its reader gets an error.
@@ -169,10 +182,14 @@ impl ThreadEndpoint {
             return Some(Ok(std::mem::take(&mut request.body).into()));
         }
         let (path, left) = (request.path, request.time_left());
-        let part = match (&self.response, self.endpoint.as_mut(), request.source.as_mut()?) {
-            (ActiveResponse::Near(..), Some(post), BodySource::Shm(rest)) => {
-                post.next_part(rest, left).map(|part| part.map_err(ErrorKind::from_call_error))
-            }
+        let part = match (
+            &self.response,
+            self.endpoint.as_mut(),
+            request.source.as_mut()?,
+        ) {
+            (ActiveResponse::Near(..), Some(post), BodySource::Shm(rest)) => post
+                .next_part(rest, left)
+                .map(|part| part.map_err(ErrorKind::from_call_error)),
             (_, _, source) => wait_part(source, left),
         };
         if !matches!(part, Some(Ok(_))) {

@@ -91,7 +91,11 @@ impl ShmStream {
         } else if let Some(part) = self.next_part(name) {
             return Poll::Ready(part);
         }
-        match self.writing.as_ref().map(|writing| post.is_writable(writing)) {
+        match self
+            .writing
+            .as_ref()
+            .map(|writing| post.is_writable(writing))
+        {
             Some(Ok(true)) if writes => return Poll::Ready(Ok(StreamEvent::Writable)),
             Some(Err(BodyUnwanted)) => self.writing = None,
             _ => {}
@@ -99,7 +103,11 @@ impl ShmStream {
         Poll::Pending
     }
 
-    fn begin_response(&mut self, name: &str, outcome: Result<CallReply, CallError>) -> Result<StreamEvent, Error> {
+    fn begin_response(
+        &mut self,
+        name: &str,
+        outcome: Result<CallReply, CallError>,
+    ) -> Result<StreamEvent, Error> {
         let mut reply = outcome.map_err(|error| Error::from_call_error(name, error))?;
         let (response, first) = Response::from_reply(name, &mut reply)?.into_parts();
         (self.first, self.reader) = (first, reply.reader.take());
@@ -110,13 +118,16 @@ impl ShmStream {
         if !self.first.is_empty() {
             return Some(Ok(StreamEvent::Part(std::mem::take(&mut self.first))));
         }
-        let Some(rest) = &self.reader else { return Some(Ok(StreamEvent::End)) };
+        let Some(rest) = &self.reader else {
+            return Some(Ok(StreamEvent::End));
+        };
         match rest.poll(&mut Waiting::from_waker(Waker::noop())) {
             Poll::Pending => None,
             Poll::Ready(None) => Some(Ok(StreamEvent::End)),
-            Poll::Ready(Some(part)) => {
-                Some(part.map(StreamEvent::Part).map_err(|error| Error::from_call_error(name, error)))
-            }
+            Poll::Ready(Some(part)) => Some(
+                part.map(StreamEvent::Part)
+                    .map_err(|error| Error::from_call_error(name, error)),
+            ),
         }
     }
 }
@@ -133,7 +144,10 @@ impl StreamingCall {
 
     /// When it is too late for what comes next: the deadline, or silence for too long from now; 0: never.
     fn step_deadline(&self) -> MonotonicNanos {
-        let ends = [Some(self.context.deadline).filter(|at| *at != 0), self.idle_timeout.map(clock::deadline_after)];
+        let ends = [
+            Some(self.context.deadline).filter(|at| *at != 0),
+            self.idle_timeout.map(clock::deadline_after),
+        ];
         ends.into_iter().flatten().min().unwrap_or(0)
     }
 
@@ -154,11 +168,23 @@ impl StreamingCall {
 
 impl Drop for StreamingCall {
     fn drop(&mut self) {
-        if let StreamingPath::Shm(ShmStream { join_number: joins, pending, writing, .. }) = &mut self.way
+        if let StreamingPath::Shm(ShmStream {
+            join_number: joins,
+            pending,
+            writing,
+            ..
+        }) = &mut self.way
             && (pending.is_some() || writing.is_some())
         {
-            let left = AbandonedCall { join_number: *joins, pending: pending.take(), writing: writing.take() };
-            self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(left);
+            let left = AbandonedCall {
+                join_number: *joins,
+                pending: pending.take(),
+                writing: writing.take(),
+            };
+            self.abandoned
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(left);
         }
     }
 }
@@ -187,14 +213,26 @@ impl ThreadEndpoint {
             None
         };
         let instead = http_client::GatewayMode::Sync(self.shm_obstacle(&to));
-        let far = || self.http.open_call(name, instead, ask, context).map(StreamingPath::Http);
+        let far = || {
+            self.http
+                .open_call(name, instead, ask, context)
+                .map(StreamingPath::Http)
+        };
         let way = way.map_or_else(far, Ok)?;
         let (silence, leftover) = (ask.idle_timeout, Arc::clone(&self.abandoned));
-        Ok(StreamingCall { name: name.to_owned(), way, context, idle_timeout: silence, abandoned: leftover })
+        Ok(StreamingCall {
+            name: name.to_owned(),
+            way,
+            context,
+            idle_timeout: silence,
+            abandoned: leftover,
+        })
     }
 
     fn start_shm_stream(&mut self, pending: PendingCall, writing: OpenBody) -> StreamingPath {
-        self.endpoint.iter_mut().for_each(|post| post.stream_response(&pending));
+        self.endpoint
+            .iter_mut()
+            .for_each(|post| post.stream_response(&pending));
         let (pending, writing) = (Some(pending), Some(writing));
         StreamingPath::Shm(ShmStream {
             join_number: self.join_number,
@@ -209,17 +247,25 @@ impl ThreadEndpoint {
     ///
     /// # Errors
     /// When there is no answer, or it was aborted: then nothing more comes.
-    pub fn next_event(&mut self, exchange: &mut StreamingCall, writes: bool) -> Result<StreamEvent, Error> {
+    pub fn next_event(
+        &mut self,
+        exchange: &mut StreamingCall,
+        writes: bool,
+    ) -> Result<StreamEvent, Error> {
         let (path, until) = (exchange.path(), exchange.step_deadline());
         let step = match &mut exchange.way {
             StreamingPath::Ended(_) => return Ok(StreamEvent::End),
             StreamingPath::Http(distance) => {
-                self.http.next_event(&exchange.name, distance, writes, until, self.interrupt)
+                self.http
+                    .next_event(&exchange.name, distance, writes, until, self.interrupt)
             }
             StreamingPath::Shm(near) => self.next_shm_event(&exchange.name, near, writes, until),
         };
         if matches!(step, Err(_) | Ok(StreamEvent::End)) {
-            self.end_stream(std::mem::replace(&mut exchange.way, StreamingPath::Ended(path)));
+            self.end_stream(std::mem::replace(
+                &mut exchange.way,
+                StreamingPath::Ended(path),
+            ));
         }
         step
     }
@@ -232,16 +278,27 @@ impl ThreadEndpoint {
         until: MonotonicNanos,
     ) -> Result<StreamEvent, Error> {
         loop {
-            let post = self.endpoint.as_mut().filter(|_| near.join_number == self.join_number);
+            let post = self
+                .endpoint
+                .as_mut()
+                .filter(|_| near.join_number == self.join_number);
             let post = post.ok_or_else(|| Error::from_call_error(name, CallError::PeerDied))?;
             if let Poll::Ready(step) = near.poll_event(post, name, writes) {
                 return step;
             }
-            let left = if until == 0 { INTERRUPT_CHECK_INTERVAL } else { clock::time_until(until) };
+            let left = if until == 0 {
+                INTERRUPT_CHECK_INTERVAL
+            } else {
+                clock::time_until(until)
+            };
             if left.is_zero() {
                 return Err(Error::from_call_error(name, CallError::Timeout)); // of a deadline the endpoint may say so before
             }
-            post.sleep_for(near.pending.as_ref(), left.min(INTERRUPT_CHECK_INTERVAL).max(Duration::from_micros(1)));
+            post.sleep_for(
+                near.pending.as_ref(),
+                left.min(INTERRUPT_CHECK_INTERVAL)
+                    .max(Duration::from_micros(1)),
+            );
             if let Poll::Ready(step) = near.poll_event(post, name, writes) {
                 return step;
             }
@@ -254,13 +311,20 @@ impl ThreadEndpoint {
     ///
     /// # Errors
     /// [`BodyUnwanted`], and nothing was written.
-    pub fn write_chunk(&mut self, exchange: &mut StreamingCall, piece: impl Into<Bytes>) -> Result<(), BodyUnwanted> {
+    pub fn write_chunk(
+        &mut self,
+        exchange: &mut StreamingCall,
+        piece: impl Into<Bytes>,
+    ) -> Result<(), BodyUnwanted> {
         match &mut exchange.way {
             StreamingPath::Ended(_) => Err(BodyUnwanted),
             StreamingPath::Http(distance) => self.http.write_chunk(distance, piece.into()),
             StreamingPath::Shm(near) => {
-                let post =
-                    self.endpoint.as_mut().filter(|_| near.join_number == self.join_number).ok_or(BodyUnwanted)?;
+                let post = self
+                    .endpoint
+                    .as_mut()
+                    .filter(|_| near.join_number == self.join_number)
+                    .ok_or(BodyUnwanted)?;
                 post.write_chunk(near.writing.as_ref().ok_or(BodyUnwanted)?, piece.into())
             }
         }
@@ -270,7 +334,10 @@ impl ThreadEndpoint {
     pub fn finish_body(&mut self, exchange: &mut StreamingCall) {
         match &mut exchange.way {
             StreamingPath::Shm(near) => {
-                let post = self.endpoint.as_mut().filter(|_| near.join_number == self.join_number);
+                let post = self
+                    .endpoint
+                    .as_mut()
+                    .filter(|_| near.join_number == self.join_number);
                 if let (Some(writing), Some(post)) = (near.writing.take(), post) {
                     post.finish_body(writing);
                 }
@@ -300,14 +367,29 @@ impl ThreadEndpoint {
 
     /// Tells the callees of what was dropped.
     pub(super) fn cancel_abandoned(&mut self) {
-        let left = std::mem::take(&mut *self.abandoned.lock().unwrap_or_else(PoisonError::into_inner));
+        let left = std::mem::take(
+            &mut *self
+                .abandoned
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         left.into_iter().for_each(|left| self.cancel_one(left));
     }
 
     fn cancel_one(&mut self, left: AbandonedCall) {
-        let Some(post) = self.endpoint.as_mut().filter(|_| left.join_number == self.join_number) else { return };
-        left.writing.into_iter().for_each(|writing| post.abort_body(writing));
-        left.pending.into_iter().for_each(|pending| post.cancel_call(pending));
+        let Some(post) = self
+            .endpoint
+            .as_mut()
+            .filter(|_| left.join_number == self.join_number)
+        else {
+            return;
+        };
+        left.writing
+            .into_iter()
+            .for_each(|writing| post.abort_body(writing));
+        left.pending
+            .into_iter()
+            .for_each(|pending| post.cancel_call(pending));
     }
 
     /// Sends; when every instance has as many calls as it may have, waits for answers: they bring credit, sooner than another
@@ -339,7 +421,11 @@ impl ThreadEndpoint {
     /// An error when whoever waits is to do something else.
     pub(super) fn check_interrupt(&self, name: &str, path: Path) -> Result<(), Error> {
         match self.interrupt.is_some_and(|stop| stop()) {
-            true => Err(Error::new(name, Some(path), ErrorKind::Died("it was given up here".into()))),
+            true => Err(Error::new(
+                name,
+                Some(path),
+                ErrorKind::Died("it was given up here".into()),
+            )),
             false => Ok(()),
         }
     }

@@ -23,7 +23,9 @@ use crate::http_client::{GatewayMode, MAX_BODY_BYTES};
 use crate::message::Response;
 use crate::path_header;
 use crate::shm_client::with_request;
-use crate::thread_context::{JOIN_GRACE, check_topic, parse_function, queued_call_id, unreachable_error};
+use crate::thread_context::{
+    JOIN_GRACE, check_topic, parse_function, queued_call_id, unreachable_error,
+};
 
 /// After a join that failed, calls do not try again for so long.
 const JOIN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -104,7 +106,11 @@ impl ThreadEndpoint {
 
     /// Creates another endpoint of the same environment, for another thread. All share their gateway connections.
     pub fn clone_for_thread(&self) -> Self {
-        Self { streams: self.streams, interrupt: self.interrupt, ..Self::new(self.environment.clone()) }
+        Self {
+            streams: self.streams,
+            interrupt: self.interrupt,
+            ..Self::new(self.environment.clone())
+        }
     }
 
     /// Hands requests over when they begin; read their bodies with [`ThreadEndpoint::next_part`].
@@ -128,14 +134,19 @@ impl ThreadEndpoint {
     /// In the child of a process that forked, on the thread that did: what came along is the parent's, as are its bodies and the calls
     /// it waits for. It is left as it is, not even closed, and this endpoint begins anew, in the surroundings of now.
     pub fn reset_after_fork(&mut self) {
-        let own = Self { streams: self.streams, interrupt: self.interrupt, ..Self::default() };
+        let own = Self {
+            streams: self.streams,
+            interrupt: self.interrupt,
+            ..Self::default()
+        };
         std::mem::forget(std::mem::replace(self, own));
     }
 
     /// Memory to write a payload in that goes out where it lies: so many zeros. It is accepted wherever a payload is. Where there
     /// is no domain, or no slot, it is private memory.
     pub fn draft_body(&mut self, bytes: usize) -> BodyDraft {
-        self.draft_body_in_slot(bytes).unwrap_or_else(|| BodyDraft::in_private_memory(bytes))
+        self.draft_body_in_slot(bytes)
+            .unwrap_or_else(|| BodyDraft::in_private_memory(bytes))
     }
 
     /// As [`ThreadEndpoint::draft_body`], and nothing where it would be in private memory.
@@ -150,7 +161,12 @@ impl ThreadEndpoint {
     ///
     /// # Errors
     /// When there is no answer of the function.
-    pub fn call(&mut self, name: &str, payload: impl Into<CallBody>, ask: &CallOptions) -> Result<Response, Error> {
+    pub fn call(
+        &mut self,
+        name: &str,
+        payload: impl Into<CallBody>,
+        ask: &CallOptions,
+    ) -> Result<Response, Error> {
         let pending = self.begin_call(name, payload, ask)?;
         self.wait_response(pending)
     }
@@ -168,7 +184,14 @@ impl ThreadEndpoint {
         let (mut body, context) = (payload.into(), self.context.with_options(ask));
         let bytes = body.len();
         let call = self.send_call(name, &mut body, ask, context)?;
-        Ok(BegunCall { name: name.to_owned(), call: Some(call), body, bytes, ask: ask.clone(), context })
+        Ok(BegunCall {
+            name: name.to_owned(),
+            call: Some(call),
+            body,
+            bytes,
+            ask: ask.clone(),
+            context,
+        })
     }
 
     fn send_call(
@@ -183,18 +206,24 @@ impl ThreadEndpoint {
         if self.has_function(&to) {
             let (to, none) = (CallDestination::Function(&to), Bytes::new());
             let send = |post: &mut BlockingEndpoint| {
-                with_request(ask, &none, context, |request| post.begin_call_with(to, request, body))
+                with_request(ask, &none, context, |request| {
+                    post.begin_call_with(to, request, body)
+                })
             };
             match self.send_with_credit(context, send) {
                 Ok(pending) => return Ok(PendingPath::Shm(pending, self.join_number)),
-                Err(why) if ask.shm_only || why == UnsentReason::BodyLost => return Err(Error::from_unsent(name, why)),
+                Err(why) if ask.shm_only || why == UnsentReason::BodyLost => {
+                    return Err(Error::from_unsent(name, why));
+                }
                 Err(_) => {}
             }
         } else if ask.shm_only {
             return Err(unreachable_error(name));
         }
         let way = GatewayMode::Sync(self.shm_obstacle(&to));
-        self.http.begin_call(name, way, body.bytes().clone(), ask, context, &self.wakeup).map(PendingPath::Http)
+        self.http
+            .begin_call(name, way, body.bytes().clone(), ask, context, &self.wakeup)
+            .map(PendingPath::Http)
     }
 
     /// Waits for the answer.
@@ -208,12 +237,17 @@ impl ThreadEndpoint {
 
     /// Waits for the first of several answers: where its call stood, and its outcome. The call is taken out, the others stay.
     /// Nothing when there is no call.
-    pub fn wait_any(&mut self, calls: &mut [Option<BegunCall>]) -> Option<(usize, Result<Response, Error>)> {
+    pub fn wait_any(
+        &mut self,
+        calls: &mut [Option<BegunCall>],
+    ) -> Option<(usize, Result<Response, Error>)> {
         self.wakeup.set_current();
         while calls.iter().any(Option::is_some) {
             for (at, call) in calls.iter_mut().enumerate() {
                 let outcome = call.as_mut().and_then(|pending| self.poll_pending(pending));
-                if let (Some(outcome), Some(pending)) = (outcome, call.take_if(|pending| pending.call.is_none())) {
+                if let (Some(outcome), Some(pending)) =
+                    (outcome, call.take_if(|pending| pending.call.is_none()))
+                {
                     return Some((at, self.finish_or_retry(pending, outcome)));
                 }
             }
@@ -223,7 +257,10 @@ impl ThreadEndpoint {
             }
             if let Err(error) = self.check_interrupt("", crate::Path::Shm) {
                 let at = calls.iter().position(Option::is_some)?;
-                calls[at].take().into_iter().for_each(|pending| self.cancel_call(pending));
+                calls[at]
+                    .take()
+                    .into_iter()
+                    .for_each(|pending| self.cancel_call(pending));
                 return Some((at, Err(error)));
             }
         }
@@ -234,8 +271,12 @@ impl ThreadEndpoint {
     fn poll_pending(&mut self, pending: &mut BegunCall) -> Option<Result<Response, Error>> {
         match pending.call.as_ref()? {
             PendingPath::Http(distant) if !distant.has_ended() => return None,
-            PendingPath::Shm(call, joins) if *joins == self.join_number && self.endpoint.is_some() => {
-                let Poll::Ready(outcome) = self.endpoint.as_mut()?.poll_response(call) else { return None };
+            PendingPath::Shm(call, joins)
+                if *joins == self.join_number && self.endpoint.is_some() =>
+            {
+                let Poll::Ready(outcome) = self.endpoint.as_mut()?.poll_response(call) else {
+                    return None;
+                };
                 pending.call = None;
                 return Some(response_from(&pending.name, outcome));
             }
@@ -246,12 +287,34 @@ impl ThreadEndpoint {
     }
 
     /// Finishes a call; some failures retry on another path.
-    fn finish_or_retry(&mut self, pending: BegunCall, outcome: Result<Response, Error>) -> Result<Response, Error> {
-        let BegunCall { name, mut body, bytes, ask, context, .. } = pending;
+    fn finish_or_retry(
+        &mut self,
+        pending: BegunCall,
+        outcome: Result<Response, Error>,
+    ) -> Result<Response, Error> {
+        let BegunCall {
+            name,
+            mut body,
+            bytes,
+            ask,
+            context,
+            ..
+        } = pending;
         let near = |error: &Error| error.path() == Some(crate::Path::Shm);
         match outcome {
-            Err(error) if !ask.shm_only && near(&error) && error.retry_is_safe() && body.len() == bytes => {
-                self.http.call(GatewayMode::Sync(Obstacle::NoRoom), &name, body.bytes(), &ask, context)
+            Err(error)
+                if !ask.shm_only
+                    && near(&error)
+                    && error.retry_is_safe()
+                    && body.len() == bytes =>
+            {
+                self.http.call(
+                    GatewayMode::Sync(Obstacle::NoRoom),
+                    &name,
+                    body.bytes(),
+                    &ask,
+                    context,
+                )
             }
             Err(error) if ask.idempotent && matches!(error.kind(), ErrorKind::Died(_)) => {
                 let again = self.send_call(&name, &mut body, &ask, context)?;
@@ -264,11 +327,19 @@ impl ThreadEndpoint {
     fn wait_outcome(&mut self, name: &str, call: Option<PendingPath>) -> Result<Response, Error> {
         let died = || Error::from_call_error(name, CallError::PeerDied);
         let (pending, joins) = match call.ok_or_else(died)? {
-            PendingPath::Http(distant) => return self.http.wait_response(name, distant, self.interrupt),
+            PendingPath::Http(distant) => {
+                return self.http.wait_response(name, distant, self.interrupt);
+            }
             PendingPath::Shm(pending, joins) => (pending, joins),
         };
-        let post = self.endpoint.as_mut().filter(|_| joins == self.join_number).ok_or_else(died)?;
-        let Some(stop) = self.interrupt else { return response_from(name, post.wait_response(pending)) };
+        let post = self
+            .endpoint
+            .as_mut()
+            .filter(|_| joins == self.join_number)
+            .ok_or_else(died)?;
+        let Some(stop) = self.interrupt else {
+            return response_from(name, post.wait_response(pending));
+        };
         loop {
             if let Poll::Ready(outcome) = post.poll_response(&pending) {
                 return response_from(name, outcome);
@@ -279,14 +350,19 @@ impl ThreadEndpoint {
             }
             if stop() {
                 post.cancel_call(pending);
-                return Err(Error::new(name, Some(crate::Path::Shm), ErrorKind::Died("it was given up here".into())));
+                return Err(Error::new(
+                    name,
+                    Some(crate::Path::Shm),
+                    ErrorKind::Died("it was given up here".into()),
+                ));
             }
         }
     }
 
     /// Cancels a call; the callee is told.
     pub fn cancel_call(&mut self, pending: BegunCall) {
-        if let (Some(PendingPath::Shm(call, joins)), Some(post)) = (pending.call, self.endpoint.as_mut())
+        if let (Some(PendingPath::Shm(call, joins)), Some(post)) =
+            (pending.call, self.endpoint.as_mut())
             && joins == self.join_number
         {
             post.cancel_call(call);
@@ -297,22 +373,40 @@ impl ThreadEndpoint {
     ///
     /// # Errors
     /// When it was not handed over.
-    pub fn send_event(&mut self, name: &str, payload: impl Into<CallBody>, ask: &CallOptions) -> Result<(), Error> {
-        let (to, mut body, context) = (parse_function(name)?, payload.into(), self.context.with_options(ask));
+    pub fn send_event(
+        &mut self,
+        name: &str,
+        payload: impl Into<CallBody>,
+        ask: &CallOptions,
+    ) -> Result<(), Error> {
+        let (to, mut body, context) = (
+            parse_function(name)?,
+            payload.into(),
+            self.context.with_options(ask),
+        );
         if self.has_function(&to) {
             let (to, none) = (CallDestination::Function(&to), Bytes::new());
             let send = |post: &mut BlockingEndpoint| {
-                with_request(ask, &none, context, |request| post.send_event_with(to, request, &mut body))
+                with_request(ask, &none, context, |request| {
+                    post.send_event_with(to, request, &mut body)
+                })
             };
             match self.send_with_credit(context, send) {
                 Ok(()) => return Ok(()),
-                Err(why) if ask.shm_only || why == UnsentReason::BodyLost => return Err(Error::from_unsent(name, why)),
+                Err(why) if ask.shm_only || why == UnsentReason::BodyLost => {
+                    return Err(Error::from_unsent(name, why));
+                }
                 Err(_) => {}
             }
         } else if ask.shm_only {
             return Err(unreachable_error(name));
         }
-        queued_call_id(name, self.http.call(GatewayMode::Async, name, body.bytes(), ask, context)?).map(drop)
+        queued_call_id(
+            name,
+            self.http
+                .call(GatewayMode::Async, name, body.bytes(), ask, context)?,
+        )
+        .map(drop)
     }
 
     /// Has a function called later: see [`crate::call_later`].
@@ -327,7 +421,11 @@ impl ThreadEndpoint {
     ) -> Result<Option<String>, Error> {
         parse_function(name)?;
         let (body, context) = (payload.into(), self.context.with_options(ask));
-        queued_call_id(name, self.http.call(GatewayMode::Async, name, body.bytes(), ask, context)?)
+        queued_call_id(
+            name,
+            self.http
+                .call(GatewayMode::Async, name, body.bytes(), ask, context)?,
+        )
     }
 
     /// Returns the fields that propagate the handler's context: see [`CallOptions::propagated_fields`].
@@ -350,8 +448,12 @@ impl ThreadEndpoint {
         let (body, context) = (payload.into(), self.context.with_options(ask));
         self.join_if_calling();
         loop {
-            let Some(post) = self.endpoint.as_mut() else { return Ok(PublishReport::default()) };
-            let published = with_request(ask, &body, context, |request| post.publish_event(topic, request));
+            let Some(post) = self.endpoint.as_mut() else {
+                return Ok(PublishReport::default());
+            };
+            let published = with_request(ask, &body, context, |request| {
+                post.publish_event(topic, request)
+            });
             if published != PublishReport::default() || !self.in_join_grace() {
                 return Ok(published);
             }
@@ -362,15 +464,26 @@ impl ThreadEndpoint {
     /// Returns true if the function can be called in the domain.
     pub(super) fn has_function(&mut self, function: &FunctionId) -> bool {
         self.join_if_calling();
-        while self.endpoint.as_mut().is_some_and(|post| !post.has_function(function)) && self.in_join_grace() {
+        while self
+            .endpoint
+            .as_mut()
+            .is_some_and(|post| !post.has_function(function))
+            && self.in_join_grace()
+        {
             std::thread::sleep(Duration::from_millis(1)); // nobody tells that the last peer was told
         }
-        self.endpoint.as_mut().is_some_and(|post| post.has_function(function))
+        self.endpoint
+            .as_mut()
+            .is_some_and(|post| post.has_function(function))
     }
 
     /// Returns the reason why shared memory was not used.
     pub(super) fn shm_obstacle(&mut self, function: &FunctionId) -> Obstacle {
-        path_header::obstacle(self.endpoint.as_mut().map(|post| post.has_function(function)))
+        path_header::obstacle(
+            self.endpoint
+                .as_mut()
+                .map(|post| post.has_function(function)),
+        )
     }
 
     fn join_if_calling(&mut self) {
@@ -382,7 +495,8 @@ impl ThreadEndpoint {
 
     /// Returns true if peers may still be unknown shortly after joining.
     fn in_join_grace(&self) -> bool {
-        self.joined_at.is_some_and(|joined| joined.elapsed() < JOIN_GRACE)
+        self.joined_at
+            .is_some_and(|joined| joined.elapsed() < JOIN_GRACE)
     }
 
     /// Becomes an endpoint of the domain where there is a door; again after the node has restarted, when that failed only a
@@ -391,11 +505,18 @@ impl ThreadEndpoint {
         if self.endpoint.as_ref().is_some_and(|post| !post.hung_up()) {
             return true;
         }
-        let Some(door) = self.environment.dispatch_socket.as_deref() else { return false };
-        if self.retry_join_at.is_some_and(|again| Instant::now() < again) {
+        let Some(door) = self.environment.dispatch_socket.as_deref() else {
+            return false;
+        };
+        if self
+            .retry_join_at
+            .is_some_and(|again| Instant::now() < again)
+        {
             return self.endpoint.is_some(); // calls that are open go on
         }
-        let Self { serves, streams, .. } = *self;
+        let Self {
+            serves, streams, ..
+        } = *self;
         let settings = EndpointSettings {
             serves,
             stream_calls: streams,
@@ -404,8 +525,13 @@ impl ThreadEndpoint {
         };
         match BlockingEndpoint::dial(door, settings) {
             Ok(post) => {
-                *self.wakeup.signal.lock().unwrap_or_else(PoisonError::into_inner) = Some(post.wakeup_signal());
-                (self.endpoint, self.joined_at, self.retry_join_at) = (Some(post), Some(Instant::now()), None);
+                *self
+                    .wakeup
+                    .signal
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = Some(post.wakeup_signal());
+                (self.endpoint, self.joined_at, self.retry_join_at) =
+                    (Some(post), Some(Instant::now()), None);
                 self.join_number = LAST_JOIN.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => {

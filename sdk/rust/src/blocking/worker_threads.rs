@@ -48,20 +48,29 @@ impl ThreadEndpoint {
         end: Option<impl Future<Output = ()> + Send>,
     ) -> Result<(), Error> {
         let (sender, visitors) = channel();
-        let (environment, streams, visitors) = (self.environment.clone(), self.streams, Mutex::new(visitors));
+        let (environment, streams, visitors) =
+            (self.environment.clone(), self.streams, Mutex::new(visitors));
         thread::scope(|scope| {
             let door = thread::Builder::new().name("nearpath-door".into());
-            let door = door.spawn_scoped(scope, move || receive_calls(environment, streams, sender, end));
-            let door = door.map_err(|error| setup_error(format!("no thread that takes calls: {error}")))?;
+            let door = door.spawn_scoped(scope, move || {
+                receive_calls(environment, streams, sender, end)
+            });
+            let door =
+                door.map_err(|error| setup_error(format!("no thread that takes calls: {error}")))?;
             for number in 1..threads.get() {
                 let mut party = self.clone_for_thread();
                 let (handler, visitors) = (&handler, &visitors);
                 let worker = thread::Builder::new().name(format!("nearpath-{number}"));
-                let worker = worker.spawn_scoped(scope, move || party.run_worker(visitors, handler));
+                let worker =
+                    worker.spawn_scoped(scope, move || party.run_worker(visitors, handler));
                 worker.map_err(|error| setup_error(format!("no thread that answers: {error}")))?;
             }
             self.run_worker(&visitors, &handler);
-            door.join().unwrap_or_else(|_| Err(setup_error("the thread that takes calls has panicked".into())))
+            door.join().unwrap_or_else(|_| {
+                Err(setup_error(
+                    "the thread that takes calls has panicked".into(),
+                ))
+            })
         })
     }
 
@@ -72,9 +81,14 @@ impl ThreadEndpoint {
         handler: &impl Fn(&mut Self, Request) -> Response,
     ) {
         loop {
-            let next = visitors.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let next = visitors
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .recv();
             let Ok(visitor) = next else { return };
-            self.handle_http(visitor, &mut |party: &mut Self, request| handler(party, request));
+            self.handle_http(visitor, &mut |party: &mut Self, request| {
+                handler(party, request)
+            });
         }
     }
 }

@@ -18,7 +18,10 @@ fn a_chain_goes_through_memory_on_every_hop() {
     let mut domain = TestDomain::new(&[("caller", "front"), ("front", "back")]);
     domain.serve(1, "back", || {
         async |request: Request| {
-            assert_eq!((request.arrival_path(), request.caller()), (Path::Shm, Some("front.openfaas-fn")));
+            assert_eq!(
+                (request.arrival_path(), request.caller()),
+                (Path::Shm, Some("front.openfaas-fn"))
+            );
             request.body().to_ascii_uppercase()
         }
     });
@@ -26,13 +29,21 @@ fn a_chain_goes_through_memory_on_every_hop() {
         async |request: Request| {
             let answer = near("back", request.into_body()).await;
             let by = format!("back {} {:?}", answer.path().unwrap(), answer.instance());
-            Response::new(answer.into_body()).with_status(201).with_header("x-by", by)
+            Response::new(answer.into_body())
+                .with_status(201)
+                .with_header("x-by", by)
         }
     });
     domain.calls(3, "caller", async || {
         let answer = near("front", "near").await;
-        assert_eq!((answer.status(), answer.body().as_ref()), (201, &b"NEAR"[..]));
-        assert_eq!((answer.header("x-by"), answer.instance()), (Some("back shm Some(1)"), Some(2)));
+        assert_eq!(
+            (answer.status(), answer.body().as_ref()),
+            (201, &b"NEAR"[..])
+        );
+        assert_eq!(
+            (answer.header("x-by"), answer.instance()),
+            (Some("back shm Some(1)"), Some(2))
+        );
     });
     domain.stop();
 }
@@ -44,7 +55,11 @@ fn large_bodies_and_empty_ones() {
     domain.calls(2, "caller", async || {
         for bytes in [0, 1, 100, 70_000, 1 << 20, 5 << 20] {
             let body = vec![7; bytes];
-            assert_eq!(near("echo", body.clone()).await.body(), &body, "{bytes} bytes");
+            assert_eq!(
+                near("echo", body.clone()).await.body(),
+                &body,
+                "{bytes} bytes"
+            );
         }
     });
     domain.stop();
@@ -56,8 +71,11 @@ fn calls_at_once_are_answered_each_with_its_own() {
     domain.serve(1, "echo", || async |request: Request| request.into_body());
     domain.calls(2, "caller", async || {
         near("echo", "first").await;
-        let (a, b, c) =
-            tokio::join!(nearpath::call("echo", "a"), nearpath::call("echo", "b"), nearpath::call("echo", "c"));
+        let (a, b, c) = tokio::join!(
+            nearpath::call("echo", "a"),
+            nearpath::call("echo", "b"),
+            nearpath::call("echo", "c")
+        );
         let told = [a, b, c].map(|answer| answer.unwrap().into_body());
         assert_eq!(told, ["a", "b", "c"].map(Bytes::from));
     });
@@ -82,7 +100,10 @@ fn a_deadline_is_handed_on_and_ends_the_handler() {
             let guard = DropSignal(told.clone());
             async move {
                 if !request.body().is_empty() {
-                    assert!(request.time_left().is_some(), "the front's caller has a deadline");
+                    assert!(
+                        request.time_left().is_some(),
+                        "the front's caller has a deadline"
+                    );
                     std::future::pending::<()>().await;
                 }
                 drop(guard);
@@ -128,7 +149,10 @@ fn a_panic_is_an_answer_and_the_function_goes_on() {
     domain.calls(2, "caller", async || {
         near("shaky", "").await;
         let error = nearpath::call("shaky", "").await.unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Platform { status: 500, .. }), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::Platform { status: 500, .. }),
+            "{error}"
+        );
         assert_eq!(nearpath::call("shaky", "").await.unwrap().body(), "fine");
     });
     domain.stop();
@@ -169,7 +193,10 @@ fn the_handler_of_an_event_may_wait() {
     domain.calls(2, "caller", async || {
         near("mail", "call").await;
         nearpath::notify("mail", "event").await.unwrap();
-        assert_eq!((events.recv().await, events.recv().await), (Some(false), Some(true)));
+        assert_eq!(
+            (events.recv().await, events.recv().await),
+            (Some(false), Some(true))
+        );
     });
     domain.stop();
 }
@@ -180,20 +207,26 @@ fn what_memory_does_not_reach_goes_over_http() {
     domain.calls(1, "caller", async || {
         let error = nearpath::call("stranger", "").await.unwrap_err();
         assert_eq!(error.path(), Some(Path::Http), "{error}");
-        let error = nearpath::call_with("stranger", "", CallOptions::default().shm_only()).await.unwrap_err();
+        let error = nearpath::call_with("stranger", "", CallOptions::default().shm_only())
+            .await
+            .unwrap_err();
         assert_eq!((error.path(), error.kind().code_name()), (None, "unsent"));
     });
     domain.stop();
 }
 
 async fn stop(name: &str) {
-    nearpath::call_with(name, "", CallOptions::default().path("/stop")).await.unwrap();
+    nearpath::call_with(name, "", CallOptions::default().path("/stop"))
+        .await
+        .unwrap();
 }
 
 #[test]
 fn a_thread_that_waits_calls_and_is_called() {
     let mut domain = TestDomain::new(&[("caller", "front"), ("front", "back")]);
-    domain.serve(1, "back", || async |request: Request| request.body().to_ascii_uppercase());
+    domain.serve(1, "back", || {
+        async |request: Request| request.body().to_ascii_uppercase()
+    });
     domain.waits(2, "front", |party, request| {
         let near = CallOptions::default().shm_only();
         while party.call("back", "", &near).is_err() {
@@ -204,14 +237,24 @@ fn a_thread_that_waits_calls_and_is_called() {
             party.begin_call("back", "b", &CallOptions::default()),
         ];
         let [a, b] = pending.map(|pending| party.wait_response(pending.unwrap()).unwrap());
-        assert_eq!((a.body().as_ref(), b.body().as_ref()), (&b"A"[..], &b"B"[..]));
-        let answer = party.call("back", request.into_body(), &CallOptions::default()).unwrap();
+        assert_eq!(
+            (a.body().as_ref(), b.body().as_ref()),
+            (&b"A"[..], &b"B"[..])
+        );
+        let answer = party
+            .call("back", request.into_body(), &CallOptions::default())
+            .unwrap();
         let path = answer.path().unwrap().name();
-        Response::new(answer.into_body()).with_header("x-path", path).unwrap()
+        Response::new(answer.into_body())
+            .with_header("x-path", path)
+            .unwrap()
     });
     domain.calls(3, "caller", async || {
         let answer = near("front", "near").await;
-        assert_eq!((answer.body().as_ref(), answer.header("x-path")), (&b"NEAR"[..], Some("shm")));
+        assert_eq!(
+            (answer.body().as_ref(), answer.header("x-path")),
+            (&b"NEAR"[..], Some("shm"))
+        );
         stop("front").await;
     });
     domain.stop();
@@ -223,14 +266,20 @@ fn http_comes_in_beside_memory_on_the_same_thread() {
     let thread = Cell::new(None);
     let address = domain.waits(1, "both", move |_, request| {
         let here = std::thread::current().id();
-        assert_eq!(thread.replace(Some(here)).unwrap_or(here), here, "one thread for both");
+        assert_eq!(
+            thread.replace(Some(here)).unwrap_or(here),
+            here,
+            "one thread for both"
+        );
         Response::new(request.arrival_path().name())
     });
     domain.calls(2, "caller", async || {
         assert_eq!(near("both", "").await.body(), "shm");
         for _ in 0..20 {
             let mut stream = TcpStream::connect(address).unwrap();
-            stream.write_all(b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+            stream
+                .write_all(b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                .unwrap();
             let mut answer = String::new();
             stream.read_to_string(&mut answer).unwrap();
             assert!(answer.ends_with("http"), "{answer}");
@@ -261,12 +310,16 @@ fn more_calls_than_there_is_credit_for_wait_for_it() {
         near("crowded", "").await;
         let mut calls = tokio::task::JoinSet::new();
         for _ in 0..CALLS {
-            let ask = CallOptions::default().shm_only().deadline(Duration::from_secs(20));
+            let ask = CallOptions::default()
+                .shm_only()
+                .deadline(Duration::from_secs(20));
             calls.spawn_local(nearpath::call_with("crowded", "one", ask));
         }
         let answers = calls.join_all().await;
         assert_eq!(answers.len(), CALLS);
-        answers.into_iter().for_each(|answer| assert_eq!(answer.unwrap().path(), Some(Path::Shm)));
+        answers
+            .into_iter()
+            .for_each(|answer| assert_eq!(answer.unwrap().path(), Some(Path::Shm)));
     });
     domain.stop();
 }
@@ -280,7 +333,9 @@ fn gateway() -> String {
             let mut stream = stream.unwrap();
             let read = stream.read(&mut [0; 4096]).unwrap();
             assert!(read > 0, "a request comes in one piece here");
-            stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 3\r\n\r\nfar").unwrap();
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 3\r\n\r\nfar")
+                .unwrap();
         }
     });
     format!("http://{address}")
@@ -290,19 +345,38 @@ fn gateway() -> String {
 fn what_did_not_run_goes_over_http_if_its_body_is_there() {
     let mut domain = TestDomain::new(&[("caller", "busy")]);
     domain.busy(1, "busy");
-    let environment = Environment { gateway: gateway(), ..domain.environment(2, "caller") };
-    let full = |error: Error| assert!(matches!(error.kind(), ErrorKind::Platform { status: 429, .. }), "{error}");
+    let environment = Environment {
+        gateway: gateway(),
+        ..domain.environment(2, "caller")
+    };
+    let full = |error: Error| {
+        assert!(
+            matches!(error.kind(), ErrorKind::Platform { status: 429, .. }),
+            "{error}"
+        )
+    };
     let near = || CallOptions::default().shm_only();
     nearpath::run_in(environment.clone(), async {
-        let known =
-            async || !matches!(nearpath::call_with("busy", "", near()).await.unwrap_err().kind(), ErrorKind::Unsent(_));
+        let known = async || {
+            !matches!(
+                nearpath::call_with("busy", "", near())
+                    .await
+                    .unwrap_err()
+                    .kind(),
+                ErrorKind::Unsent(_)
+            )
+        };
         eventually("it is near", known).await;
         let answer = nearpath::call("busy", "body").await.unwrap();
         assert_eq!(
             (&answer.body()[..], answer.path(), answer.not_nearer()),
             (&b"far"[..], Some(Path::Http), Some("no_room"))
         );
-        full(nearpath::call_with("busy", "body", near()).await.unwrap_err());
+        full(
+            nearpath::call_with("busy", "body", near())
+                .await
+                .unwrap_err(),
+        );
         let draft = nearpath::draft(100);
         assert!(draft.is_in_slot(), "the control: it is handed over");
         full(nearpath::call("busy", draft).await.unwrap_err());
@@ -313,9 +387,16 @@ fn what_did_not_run_goes_over_http_if_its_body_is_there() {
         ..environment
     });
     let answer = party.call("busy", "body", &CallOptions::default()).unwrap();
-    assert_eq!((&answer.body()[..], answer.path()), (&b"far"[..], Some(Path::Http)));
+    assert_eq!(
+        (&answer.body()[..], answer.path()),
+        (&b"far"[..], Some(Path::Http))
+    );
     let draft = party.draft_body(100);
-    full(party.call("busy", draft, &CallOptions::default()).unwrap_err());
+    full(
+        party
+            .call("busy", draft, &CallOptions::default())
+            .unwrap_err(),
+    );
     drop(party);
     domain.stop();
 }
@@ -335,8 +416,13 @@ fn a_handler_that_panics_ends_its_own_call_alone() {
     domain.calls(2, "caller", async || {
         assert_eq!(near("shaky", "fine").await.status(), 200);
         for bad in ["at once", "late"] {
-            let error = nearpath::call_with("shaky", bad, CallOptions::default().shm_only()).await.unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::Platform { status: 500, .. }), "{error}");
+            let error = nearpath::call_with("shaky", bad, CallOptions::default().shm_only())
+                .await
+                .unwrap_err();
+            assert!(
+                matches!(error.kind(), ErrorKind::Platform { status: 500, .. }),
+                "{error}"
+            );
         }
         assert_eq!(near("shaky", "fine").await.body(), "fine");
     });

@@ -17,16 +17,27 @@ const CALLER: &str = "NEARPATH_TEST_CALLER";
 #[ignore = "the caller of the other tests"]
 fn caller() {
     let told = outcome(nearpath::run(nearpath::call("currency", "EUR")).unwrap());
-    let waiting =
-        outcome(nearpath::blocking::ThreadEndpoint::default().call("currency", "EUR", &CallOptions::default()));
+    let waiting = outcome(nearpath::blocking::ThreadEndpoint::default().call(
+        "currency",
+        "EUR",
+        &CallOptions::default(),
+    ));
     assert_eq!(told, waiting);
     std::fs::write(std::env::var_os(CALLER).unwrap(), told).unwrap();
 }
 
 fn outcome(answer: Result<Response, Error>) -> String {
     match answer {
-        Ok(answer) => format!("{} {}", answer.status(), String::from_utf8_lossy(answer.body())),
-        Err(error) => format!("{} {} {error}", error.kind().code_name(), error.retry_is_safe()),
+        Ok(answer) => format!(
+            "{} {}",
+            answer.status(),
+            String::from_utf8_lossy(answer.body())
+        ),
+        Err(error) => format!(
+            "{} {} {error}",
+            error.kind().code_name(),
+            error.retry_is_safe()
+        ),
     }
 }
 
@@ -34,9 +45,16 @@ fn outcome(answer: Result<Response, Error>) -> String {
 fn told(folder: &Path, words: &[(&str, &str)]) -> String {
     let to = folder.join("told");
     let mut caller = Command::new(std::env::current_exe().unwrap());
-    caller.args(["--exact", "https::caller", "--ignored"]).env(CALLER, &to).env("NEARPATH_DISPATCH", "");
+    caller
+        .args(["--exact", "https::caller", "--ignored"])
+        .env(CALLER, &to)
+        .env("NEARPATH_DISPATCH", "");
     let done = caller.envs(words.iter().copied()).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stdout)
+    );
     std::fs::read_to_string(to).unwrap()
 }
 
@@ -47,12 +65,24 @@ fn gateway(folder: &Path) -> (String, String) {
     std::fs::write(&file, made.cert.pem()).unwrap();
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key.into()).unwrap();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let config = config
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key.into())
+        .unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || listener.incoming().for_each(|socket| answer(socket.unwrap(), config.clone())));
-    (format!("https://localhost:{port}/"), file.to_str().unwrap().to_owned())
+    std::thread::spawn(move || {
+        listener
+            .incoming()
+            .for_each(|socket| answer(socket.unwrap(), config.clone()))
+    });
+    (
+        format!("https://localhost:{port}/"),
+        file.to_str().unwrap().to_owned(),
+    )
 }
 
 /// Answers one call, whose body is `EUR`.
@@ -66,7 +96,9 @@ fn answer(mut socket: TcpStream, config: ServerConfig) {
             _ => return, // the caller does not trust it
         }
     }
-    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\n1.07").unwrap();
+    stream
+        .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\n1.07")
+        .unwrap();
 }
 
 #[test]
@@ -74,7 +106,11 @@ fn a_gateway_that_is_trusted_answers() {
     let folder = tempfile::tempdir().unwrap();
     let (url, file) = gateway(folder.path());
     for word in ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"] {
-        assert_eq!(told(folder.path(), &[("NEARPATH_GATEWAY", &url), (word, &file)]), "200 1.07", "{word}");
+        assert_eq!(
+            told(folder.path(), &[("NEARPATH_GATEWAY", &url), (word, &file)]),
+            "200 1.07",
+            "{word}"
+        );
     }
 }
 
@@ -83,10 +119,19 @@ fn one_that_is_not_is_told_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (url, file) = gateway(folder.path());
     let error = told(folder.path(), &[("NEARPATH_GATEWAY", &url)]);
-    assert!(error.starts_with("unsent true") && error.contains("SSL_CERT_FILE"), "{error}");
+    assert!(
+        error.starts_with("unsent true") && error.contains("SSL_CERT_FILE"),
+        "{error}"
+    );
     let elsewhere = url.replace("localhost", "127.0.0.1");
-    let error = told(folder.path(), &[("NEARPATH_GATEWAY", &elsewhere), ("SSL_CERT_FILE", &file)]);
-    assert!(error.starts_with("unsent true") && error.contains("not valid for name"), "{error}");
+    let error = told(
+        folder.path(),
+        &[("NEARPATH_GATEWAY", &elsewhere), ("SSL_CERT_FILE", &file)],
+    );
+    assert!(
+        error.starts_with("unsent true") && error.contains("not valid for name"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -95,8 +140,16 @@ fn a_port_without_tls_is_said_to_be_one() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
-        listener.incoming().for_each(|socket| socket.unwrap().write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap());
+        listener.incoming().for_each(|socket| {
+            socket
+                .unwrap()
+                .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                .unwrap()
+        });
     });
     let error = told(folder.path(), &[("NEARPATH_GATEWAY", &url)]);
-    assert!(error.starts_with("unsent true") && error.contains("is there TLS at that port?"), "{error}");
+    assert!(
+        error.starts_with("unsent true") && error.contains("is there TLS at that port?"),
+        "{error}"
+    );
 }

@@ -8,8 +8,8 @@ use crate::domain_fixture::{DomainFactory, StandaloneServer, TestDomain, near};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use nearpath::{
-    CallOptions, Environment, Error, ErrorKind, HandlerResponse, Path, PublishReport, Request, Response,
-    StreamingResponse,
+    CallOptions, Environment, Error, ErrorKind, HandlerResponse, Path, PublishReport, Request,
+    Response, StreamingResponse,
 };
 use nearpath_testkit::{eventually, free_addr, within};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -24,22 +24,30 @@ in_each_kind! {
 }
 
 fn channel<T: 'static>(receiver: UnboundedReceiver<T>) -> impl futures_util::Stream<Item = T> {
-    stream::unfold(receiver, async |mut receiver| receiver.recv().await.map(|item| (item, receiver)))
+    stream::unfold(receiver, async |mut receiver| {
+        receiver.recv().await.map(|item| (item, receiver))
+    })
 }
 
 /// Answers each part in capitals, as it comes.
 async fn shouts(request: Request) -> HandlerResponse {
     match request.path() {
         "/ready" => Response::new("").into(),
-        _ => {
-            StreamingResponse::new(request.into_stream().map(|part| part.map(|part| part.to_ascii_uppercase()))).into()
-        }
+        _ => StreamingResponse::new(
+            request
+                .into_stream()
+                .map(|part| part.map(|part| part.to_ascii_uppercase())),
+        )
+        .into(),
     }
 }
 
 async fn until_ready(name: &str) {
     let ask = || CallOptions::default().shm_only().path("/ready");
-    eventually("it is near", async || nearpath::call_with(name, "", ask()).await.is_ok()).await;
+    eventually("it is near", async || {
+        nearpath::call_with(name, "", ask()).await.is_ok()
+    })
+    .await;
 }
 
 /// Each part is answered before the next one is there.
@@ -70,7 +78,10 @@ fn parts_go_and_come_as_they_are_there(new_domain: DomainFactory) {
 fn over_http_too() {
     let alone = StandaloneServer::streaming(|| shouts);
     let inside = async {
-        eventually("it listens", async || nearpath::call("any", "").await.is_ok()).await;
+        eventually("it listens", async || {
+            nearpath::call("any", "").await.is_ok()
+        })
+        .await;
         conversation("any", Path::Http).await;
         let (sender, parts) = unbounded_channel();
         sender.send(Ok("one")).unwrap();
@@ -89,8 +100,14 @@ fn over_http_too() {
 #[test]
 fn without_an_event_loop_of_nearpath_a_stream_goes_along_with_its_answer() {
     // In this thread calls go where the process's surroundings say: nowhere.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let error = runtime.block_on(within(nearpath::call_stream("nobody", stream::pending::<Result<Bytes, Error>>())));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let error = runtime.block_on(within(nearpath::call_stream(
+        "nobody",
+        stream::pending::<Result<Bytes, Error>>(),
+    )));
     assert_eq!(error.unwrap_err().path(), Some(Path::Http));
 }
 
@@ -124,18 +141,34 @@ fn a_slow_reader_stops_its_writer_and_one_that_leaves_ends_it(new_domain: Domain
     });
     domain.calls(2, "caller", async || {
         let made = async || {
-            let answer = nearpath::call_with("endless", "", CallOptions::default().path("/made")).await.unwrap();
-            std::str::from_utf8(answer.body()).unwrap().parse::<usize>().unwrap()
+            let answer = nearpath::call_with("endless", "", CallOptions::default().path("/made"))
+                .await
+                .unwrap();
+            std::str::from_utf8(answer.body())
+                .unwrap()
+                .parse::<usize>()
+                .unwrap()
         };
         eventually("it is near", async || {
-            nearpath::call_with("endless", "", CallOptions::default().shm_only().path("/made")).await.is_ok()
+            nearpath::call_with(
+                "endless",
+                "",
+                CallOptions::default().shm_only().path("/made"),
+            )
+            .await
+            .is_ok()
         })
         .await;
         while ended.try_recv().is_ok() {} // of the calls that ask how many
-        let mut answer = nearpath::call_stream("endless", stream::empty::<Result<Bytes, Error>>()).await.unwrap();
+        let mut answer = nearpath::call_stream("endless", stream::empty::<Result<Bytes, Error>>())
+            .await
+            .unwrap();
         let first = answer.body().next().await.unwrap().unwrap();
         for _ in 0..200 {
-            assert!(made().await <= 12, "eight parts are unread, no more are made than that and what is about to go");
+            assert!(
+                made().await <= 12,
+                "eight parts are unread, no more are made than that and what is about to go"
+            );
         }
         drop(first);
         while ended.try_recv().is_ok() {}
@@ -170,10 +203,17 @@ fn what_is_broken_off_is_an_error_and_never_an_end(new_domain: DomainFactory) {
     domain.calls(3, "caller", async || {
         until_ready("breaks").await;
         until_ready("reads").await;
-        let answer = nearpath::call_stream("breaks", stream::empty::<Result<Bytes, Error>>()).await.unwrap();
+        let answer = nearpath::call_stream("breaks", stream::empty::<Result<Bytes, Error>>())
+            .await
+            .unwrap();
         let error = answer.into_body().collect_all().await.unwrap_err();
-        assert_eq!((error.kind().code_name(), error.function(), error.path()), ("cut", "breaks", Some(Path::Shm)));
-        let error = nearpath::call_with("breaks", "", CallOptions::default().shm_only()).await.unwrap_err();
+        assert_eq!(
+            (error.kind().code_name(), error.function(), error.path()),
+            ("cut", "breaks", Some(Path::Shm))
+        );
+        let error = nearpath::call_with("breaks", "", CallOptions::default().shm_only())
+            .await
+            .unwrap_err();
         assert_eq!(error.kind().code_name(), "cut", "{error}");
 
         let (sender, parts) = unbounded_channel();
@@ -184,9 +224,15 @@ fn what_is_broken_off_is_an_error_and_never_an_end(new_domain: DomainFactory) {
         };
         let (error, ()) = tokio::join!(nearpath::call_stream("reads", channel(parts)), breaking);
         let error = error.unwrap_err();
-        assert_eq!((error.kind().code_name(), error.path()), ("cut", Some(Path::Shm)));
+        assert_eq!(
+            (error.kind().code_name(), error.path()),
+            ("cut", Some(Path::Shm))
+        );
         assert!(error.to_string().contains("it broke"), "{error}");
-        assert_eq!(read.recv().await.unwrap().unwrap_err().kind().code_name(), "cut");
+        assert_eq!(
+            read.recv().await.unwrap().unwrap_err().kind().code_name(),
+            "cut"
+        );
     });
     domain.stop();
 }
@@ -196,14 +242,21 @@ fn a_deadline_holds_for_the_whole_exchange(new_domain: DomainFactory) {
     domain.serve(1, "stalls", || {
         async |request: Request| match request.path() {
             "/ready" => HandlerResponse::from(Response::new("")),
-            _ => StreamingResponse::new(stream::iter([Ok::<_, Error>("some")]).chain(stream::pending())).into(),
+            _ => StreamingResponse::new(
+                stream::iter([Ok::<_, Error>("some")]).chain(stream::pending()),
+            )
+            .into(),
         }
     });
     domain.calls(2, "caller", async || {
         until_ready("stalls").await;
-        let ask = CallOptions::default().shm_only().deadline(Duration::from_millis(100));
+        let ask = CallOptions::default()
+            .shm_only()
+            .deadline(Duration::from_millis(100));
         let none = stream::empty::<Result<Bytes, Error>>();
-        let mut answer = nearpath::call_stream_with("stalls", none, ask).await.unwrap();
+        let mut answer = nearpath::call_stream_with("stalls", none, ask)
+            .await
+            .unwrap();
         assert_eq!(answer.body().next().await.unwrap().unwrap(), "some");
         let error = answer.body().next().await.unwrap().unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Timeout), "{error}");
@@ -212,13 +265,22 @@ fn a_deadline_holds_for_the_whole_exchange(new_domain: DomainFactory) {
     domain.stop();
 }
 
-fn large_bodies_are_whole_for_a_handler_that_does_not_stream_and_in_parts_for_one_that_does(new_domain: DomainFactory) {
+fn large_bodies_are_whole_for_a_handler_that_does_not_stream_and_in_parts_for_one_that_does(
+    new_domain: DomainFactory,
+) {
     let mut domain = new_domain(&[("caller", "whole"), ("caller", "parts")]);
-    domain.serve(1, "whole", || async |request: Request| request.body().len().to_string());
+    domain.serve(1, "whole", || {
+        async |request: Request| request.body().len().to_string()
+    });
     domain.streams(2, "parts", || {
         async |request: Request| {
-            let total: usize =
-                request.into_stream().map(|part| part.unwrap().len()).collect::<Vec<_>>().await.iter().sum();
+            let total: usize = request
+                .into_stream()
+                .map(|part| part.unwrap().len())
+                .collect::<Vec<_>>()
+                .await
+                .iter()
+                .sum();
             total.to_string()
         }
     });
@@ -227,9 +289,17 @@ fn large_bodies_are_whole_for_a_handler_that_does_not_stream_and_in_parts_for_on
         near("parts", "").await;
         for name in ["whole", "parts"] {
             let pieces = stream::iter((0..50).map(|_| Ok::<_, Error>(vec![1; 100_000])));
-            let answer = nearpath::call_stream(name, pieces).await.unwrap().collect_body().await.unwrap();
+            let answer = nearpath::call_stream(name, pieces)
+                .await
+                .unwrap()
+                .collect_body()
+                .await
+                .unwrap();
             assert_eq!(answer.body(), "5000000", "{name}");
-            let answer = nearpath::call_with(name, vec![1; 3 << 20], CallOptions::default().shm_only()).await.unwrap();
+            let answer =
+                nearpath::call_with(name, vec![1; 3 << 20], CallOptions::default().shm_only())
+                    .await
+                    .unwrap();
             assert_eq!(answer.body(), "3145728", "{name}");
         }
     });
@@ -248,20 +318,46 @@ fn an_event_goes_to_who_subscribes_and_bears_its_topic(new_domain: DomainFactory
     });
     domain.calls(2, "caller", async || {
         near("listens-orders", "call").await;
-        assert_eq!(events.recv().await.unwrap(), (false, None, b"call".to_vec()));
-        assert_eq!(nearpath::publish("orders", "event").await.unwrap(), PublishReport { sent: 1, missed: 0 });
-        assert_eq!(events.recv().await.unwrap(), (true, Some("orders".to_owned()), b"event".to_vec()));
-        assert_eq!(nearpath::publish("others", "event").await.unwrap(), PublishReport::default());
+        assert_eq!(
+            events.recv().await.unwrap(),
+            (false, None, b"call".to_vec())
+        );
+        assert_eq!(
+            nearpath::publish("orders", "event").await.unwrap(),
+            PublishReport { sent: 1, missed: 0 }
+        );
+        assert_eq!(
+            events.recv().await.unwrap(),
+            (true, Some("orders".to_owned()), b"event".to_vec())
+        );
+        assert_eq!(
+            nearpath::publish("others", "event").await.unwrap(),
+            PublishReport::default()
+        );
         nearpath::notify("listens-orders", "event").await.unwrap();
-        assert_eq!(events.recv().await.unwrap(), (true, None, b"event".to_vec()));
-        assert_eq!(nearpath::publish("orders/+", "").await.unwrap_err().kind().code_name(), "name");
+        assert_eq!(
+            events.recv().await.unwrap(),
+            (true, None, b"event".to_vec())
+        );
+        assert_eq!(
+            nearpath::publish("orders/+", "")
+                .await
+                .unwrap_err()
+                .kind()
+                .code_name(),
+            "name"
+        );
     });
     domain.stop();
 }
 
 #[test]
 fn outside_a_domain_nobody_subscribes() {
-    let environment = Environment { dispatch_socket: None, gateway: "http://127.0.0.1:1".into(), listen: free_addr() };
+    let environment = Environment {
+        dispatch_socket: None,
+        gateway: "http://127.0.0.1:1".into(),
+        listen: free_addr(),
+    };
     let told = nearpath::run_in(environment, within(nearpath::publish("orders", "event"))).unwrap();
     assert_eq!(told.unwrap(), PublishReport::default());
 }

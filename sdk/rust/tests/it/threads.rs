@@ -10,7 +10,8 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use nearpath::blocking::{BegunCall, BodyUnwanted, StreamEvent, StreamingCall, ThreadEndpoint};
 use nearpath::{
-    CallOptions, Environment, Error, HandlerResponse, Path, PublishReport, Request, Response, StreamingResponse,
+    CallOptions, Environment, Error, HandlerResponse, Path, PublishReport, Request, Response,
+    StreamingResponse,
 };
 
 in_each_kind! {
@@ -28,13 +29,17 @@ fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || sender.send(work()).unwrap());
     match done.recv_timeout(Duration::from_secs(60)) {
         Ok(done) => done,
-        Err(mpsc::RecvTimeoutError::Disconnected) => std::panic::resume_unwind(thread.join().unwrap_err()),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            std::panic::resume_unwind(thread.join().unwrap_err())
+        }
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
     }
 }
 
 fn near_only() -> CallOptions {
-    CallOptions::default().shm_only().deadline(Duration::from_secs(30))
+    CallOptions::default()
+        .shm_only()
+        .deadline(Duration::from_secs(30))
 }
 
 fn until_near(party: &mut ThreadEndpoint, name: &str) {
@@ -65,7 +70,10 @@ fn a_burst_waits_for_credit_and_none_of_it_goes_another_way(new_domain: DomainFa
         let calls: Vec<_> = (0..CALLS).map(|k| begin(&mut party, k)).collect();
         for (k, pending) in calls.into_iter().enumerate() {
             let answer = party.wait_response(pending).unwrap();
-            assert_eq!((answer.body().as_ref(), answer.path()), (k.to_string().as_bytes(), Some(Path::Shm)));
+            assert_eq!(
+                (answer.body().as_ref(), answer.path()),
+                (k.to_string().as_bytes(), Some(Path::Shm))
+            );
         }
     });
     domain.stop();
@@ -83,7 +91,8 @@ fn the_first_of_several_answers(new_domain: DomainFactory) {
     in_time(move || {
         let mut party = ThreadEndpoint::new(environment);
         until_near(&mut party, "waits");
-        let mut begin = |body: &'static str| Some(party.begin_call("waits", body, &near_only()).unwrap());
+        let mut begin =
+            |body: &'static str| Some(party.begin_call("waits", body, &near_only()).unwrap());
         let mut calls = [begin("never"), begin("b"), None, begin("c")];
         let mut seen = Vec::new();
         for _ in 0..2 {
@@ -107,7 +116,12 @@ fn the_first_of_several_answers(new_domain: DomainFactory) {
 }
 
 /// Reads and writes at once: what is written comes back.
-fn echoes(party: &mut ThreadEndpoint, exchange: &mut StreamingCall, pieces: usize, bytes: usize) -> usize {
+fn echoes(
+    party: &mut ThreadEndpoint,
+    exchange: &mut StreamingCall,
+    pieces: usize,
+    bytes: usize,
+) -> usize {
     let (mut left, mut read) = (pieces, 0);
     loop {
         match party.next_event(exchange, left > 0).unwrap() {
@@ -132,7 +146,9 @@ fn echo(party: &mut ThreadEndpoint, mut request: Request) -> Response {
     }
     party.begin_response(Response::new("")).unwrap();
     while let Some(part) = party.next_part(&mut request) {
-        let Ok(part) = part else { return Response::new("") };
+        let Ok(part) = part else {
+            return Response::new("");
+        };
         if party.write_response(part).is_err() {
             return Response::new("");
         }
@@ -157,7 +173,11 @@ fn one_thread_writes_and_reads_at_once(new_domain: DomainFactory) {
             until_near(&mut party, name);
             let mut exchange = party.open_call(name, &near_only()).unwrap();
             // Far more than either side may have unread: who only wrote would wait for ever.
-            assert_eq!(echoes(&mut party, &mut exchange, 100, 100_000), 10_000_000, "{name}");
+            assert_eq!(
+                echoes(&mut party, &mut exchange, 100, 100_000),
+                10_000_000,
+                "{name}"
+            );
             assert_eq!((exchange.path(), exchange.is_open()), (Path::Shm, false));
             let mut exchange = party.open_call(name, &near_only()).unwrap();
             party.finish_body(&mut exchange);
@@ -179,7 +199,8 @@ fn who_gives_up_is_heard(new_domain: DomainFactory) {
                     other => break other,
                 }
             };
-            told.send(error.map(|error| error.unwrap_err().kind().code_name())).unwrap();
+            told.send(error.map(|error| error.unwrap_err().kind().code_name()))
+                .unwrap();
         }
         Response::new("")
     });
@@ -200,13 +221,23 @@ fn who_gives_up_is_heard(new_domain: DomainFactory) {
         }
         let mut exchange = party.open_call("waits", &near_only()).unwrap();
         party.write_chunk(&mut exchange, "some").unwrap();
-        assert_eq!(heard.recv_timeout(Duration::from_secs(30)).unwrap(), None, "it is being read");
+        assert_eq!(
+            heard.recv_timeout(Duration::from_secs(30)).unwrap(),
+            None,
+            "it is being read"
+        );
         party.close_call(exchange);
-        assert_eq!(heard.recv_timeout(Duration::from_secs(30)).unwrap(), Some("cut"));
+        assert_eq!(
+            heard.recv_timeout(Duration::from_secs(30)).unwrap(),
+            Some("cut")
+        );
 
         let mut exchange = party.open_call("endless", &near_only()).unwrap();
         party.finish_body(&mut exchange);
-        while !matches!(party.next_event(&mut exchange, false).unwrap(), StreamEvent::Part(_)) {}
+        while !matches!(
+            party.next_event(&mut exchange, false).unwrap(),
+            StreamEvent::Part(_)
+        ) {}
         drop(exchange);
         until_near(&mut party, "waits"); // tells of what was dropped
         ended.recv_timeout(Duration::from_secs(30)).unwrap();
@@ -239,8 +270,13 @@ fn what_is_broken_off_is_no_end(new_domain: DomainFactory) {
                 Err(error) => break error,
             }
         };
-        assert_eq!((error.kind().code_name(), error.path()), ("cut", Some(Path::Shm)));
-        party.call("breaks", "", &near_only().path("/stop")).unwrap();
+        assert_eq!(
+            (error.kind().code_name(), error.path()),
+            ("cut", Some(Path::Shm))
+        );
+        party
+            .call("breaks", "", &near_only().path("/stop"))
+            .unwrap();
     });
     domain.stop();
 }
@@ -259,8 +295,20 @@ fn over_http_too() {
         let mut exchange = party.open_call("any", &CallOptions::default()).unwrap();
         assert_eq!(echoes(&mut party, &mut exchange, 100, 100_000), 10_000_000);
         assert_eq!(exchange.path(), Path::Http);
-        assert_eq!(party.publish_event("orders", "", &CallOptions::default()).unwrap(), PublishReport::default());
-        assert_eq!(party.publish_event("#", "", &CallOptions::default()).unwrap_err().kind().code_name(), "name");
+        assert_eq!(
+            party
+                .publish_event("orders", "", &CallOptions::default())
+                .unwrap(),
+            PublishReport::default()
+        );
+        assert_eq!(
+            party
+                .publish_event("#", "", &CallOptions::default())
+                .unwrap_err()
+                .kind()
+                .code_name(),
+            "name"
+        );
     });
     alone.stop();
 }
@@ -286,35 +334,67 @@ fn several_threads_answer_at_once_from_memory_and_from_http(new_domain: DomainFa
                 draft.fill(9);
                 return Response::new(draft);
             }
-            party.call("back", request.into_body(), &CallOptions::default()).map_or_else(failed, |answer| {
-                let path = answer.path().unwrap().name();
-                Response::new(answer.into_body()).with_header("x-path", path).unwrap()
-            })
+            party
+                .call("back", request.into_body(), &CallOptions::default())
+                .map_or_else(failed, |answer| {
+                    let path = answer.path().unwrap().name();
+                    Response::new(answer.into_body())
+                        .with_header("x-path", path)
+                        .unwrap()
+                })
         };
         let end = async { drop(ended.await) };
-        ThreadEndpoint::new(environment).streaming().serve_on_until(NonZeroUsize::new(THREADS).unwrap(), handler, end)
+        ThreadEndpoint::new(environment).streaming().serve_on_until(
+            NonZeroUsize::new(THREADS).unwrap(),
+            handler,
+            end,
+        )
     });
     domain.calls(3, "caller", async || {
         near("crew", "").await;
-        let together = || nearpath::call_with("crew", "x", CallOptions::default().shm_only().path("/together"));
+        let together = || {
+            nearpath::call_with(
+                "crew",
+                "x",
+                CallOptions::default().shm_only().path("/together"),
+            )
+        };
         let far = async {
-            let client = Environment { dispatch_socket: None, gateway: format!("http://{address}"), listen: address };
+            let client = Environment {
+                dispatch_socket: None,
+                gateway: format!("http://{address}"),
+                listen: address,
+            };
             let call = move || {
                 let ask = CallOptions::default().path("/together");
-                ThreadEndpoint::new(client).call("crew", "x", &ask).unwrap().status()
+                ThreadEndpoint::new(client)
+                    .call("crew", "x", &ask)
+                    .unwrap()
+                    .status()
             };
             tokio::task::spawn_blocking(call).await.unwrap()
         };
         let (a, b, c, _) = tokio::join!(together(), together(), together(), far);
         for answer in [a, b, c] {
             let answer = answer.unwrap();
-            assert_eq!((answer.body().as_ref(), answer.header("x-path")), (&b"x"[..], Some("shm")));
+            assert_eq!(
+                (answer.body().as_ref(), answer.header("x-path")),
+                (&b"x"[..], Some("shm"))
+            );
         }
-        let answer = nearpath::call_with("crew", "", CallOptions::default().shm_only().path("/draft")).await.unwrap();
+        let answer =
+            nearpath::call_with("crew", "", CallOptions::default().shm_only().path("/draft"))
+                .await
+                .unwrap();
         assert!(answer.body().len() == 70_000 && answer.body().iter().all(|byte| *byte == 9));
         let pieces = futures_util::stream::iter((0..100).map(|_| Ok::<_, Error>(vec![1; 100_000])));
         let ask = CallOptions::default().shm_only().path("/pieces");
-        let answer = nearpath::call_stream_with("crew", pieces, ask).await.unwrap().collect_body().await.unwrap();
+        let answer = nearpath::call_stream_with("crew", pieces, ask)
+            .await
+            .unwrap()
+            .collect_body()
+            .await
+            .unwrap();
         assert_eq!(answer.body().len(), 10_000_000);
     });
     end.send(()).unwrap();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use nearpath_testkit::lab::{Lab, Link, Node};
+use nearpath_testkit::lab::{LabNode, LinkConditions, NetworkLab};
 
 use super::super::Place;
 use crate::remote::Error;
@@ -20,10 +20,10 @@ pub(super) struct Hop {
 
 /// See the module's text.
 pub(super) struct Ground {
-    _lab: Lab,
-    pub(super) caller: Node,
-    pub(super) first: Node,
-    pub(super) second: Node,
+    _lab: NetworkLab,
+    pub(super) caller: LabNode,
+    pub(super) first: LabNode,
+    pub(super) second: LabNode,
     pub(super) machines: (Rc<Machine>, Rc<Machine>),
     /// From the caller, who is the gateway, to the first machine, and to the second one.
     pub(super) outside: [Hop; 2],
@@ -34,34 +34,74 @@ pub(super) struct Ground {
 impl Hop {
     /// The other way round.
     pub(super) fn back(self) -> Self {
-        Self { from: self.to, to: self.from }
+        Self {
+            from: self.to,
+            to: self.from,
+        }
     }
 }
 
 /// On one machine.
-pub(super) const HERE: Hop = Hop { from: IpAddr::V4(Ipv4Addr::LOCALHOST), to: IpAddr::V4(Ipv4Addr::LOCALHOST) };
+pub(super) const HERE: Hop = Hop {
+    from: IpAddr::V4(Ipv4Addr::LOCALHOST),
+    to: IpAddr::V4(Ipv4Addr::LOCALHOST),
+};
 
 impl Ground {
     /// Every two machines have a link of their own; in loopback all are one.
     pub(super) fn new(place: Place, awake: Duration) -> Result<Self, Error> {
-        let mut lab = Lab::new()?;
-        let second = lab.node("second")?;
+        let mut lab = NetworkLab::new()?;
+        let second = lab.add_node("second")?;
         let Place::Link(delay) = place else {
             let machine = Rc::new(Machine::without_handler(&second, HERE.to));
-            let (caller, first, machines) = (second.clone(), second.clone(), (Rc::clone(&machine), machine));
-            return Ok(Self { _lab: lab, caller, first, second, machines, outside: [HERE; 2], between: HERE });
+            let (caller, first, machines) = (
+                second.clone(),
+                second.clone(),
+                (Rc::clone(&machine), machine),
+            );
+            return Ok(Self {
+                _lab: lab,
+                caller,
+                first,
+                second,
+                machines,
+                outside: [HERE; 2],
+                between: HERE,
+            });
         };
-        let (caller, first) = (lab.node("caller")?, lab.node("first")?);
-        let mut hop = |from: &Node, to: &Node| -> Result<Hop, Error> {
-            let cable = lab.link(from, to, &Link { delay, awake, ..Link::default() })?;
-            Ok(Hop { from: cable.first().v4.into(), to: cable.second().v4.into() })
+        let (caller, first) = (lab.add_node("caller")?, lab.add_node("first")?);
+        let mut hop = |from: &LabNode, to: &LabNode| -> Result<Hop, Error> {
+            let cable = lab.connect_nodes(
+                from,
+                to,
+                &LinkConditions {
+                    delay,
+                    awake,
+                    ..LinkConditions::default()
+                },
+            )?;
+            Ok(Hop {
+                from: cable.first_end().v4.into(),
+                to: cable.second_end().v4.into(),
+            })
         };
-        let (outside, between) = ([hop(&caller, &first)?, hop(&caller, &second)?], hop(&first, &second)?);
+        let (outside, between) = (
+            [hop(&caller, &first)?, hop(&caller, &second)?],
+            hop(&first, &second)?,
+        );
         let machines = (machine(&first, outside[0]), machine(&second, outside[1]));
-        Ok(Self { _lab: lab, caller, first, second, machines, outside, between })
+        Ok(Self {
+            _lab: lab,
+            caller,
+            first,
+            second,
+            machines,
+            outside,
+            between,
+        })
     }
 }
 
-fn machine(node: &Node, hop: Hop) -> Rc<Machine> {
+fn machine(node: &LabNode, hop: Hop) -> Rc<Machine> {
     Rc::new(Machine::without_handler(node, hop.to))
 }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use nearpath_testkit::lab::Node;
-use nearpath_wire::early::Provision;
+use nearpath_testkit::lab::LabNode;
+use nearpath_wire::zero_rtt::Provision;
 
 use super::ground::{Ground, HERE, Hop};
 use crate::apps::{App, Function};
@@ -38,7 +38,7 @@ pub(super) struct Seen {
 pub(super) struct Town {
     /// Who calls from outside.
     pub(super) gateway: Identity,
-    pub(super) second: Node,
+    pub(super) second: LabNode,
     away: BTreeMap<&'static str, Seen>,
     home: BTreeMap<&'static str, Seen>,
     _workers: Vec<Worker>,
@@ -57,7 +57,7 @@ struct Builder<'a> {
 /// Where functions that call others are, and how they do so.
 struct Side<'a> {
     machine: &'a Machine,
-    node: &'a Node,
+    node: &'a LabNode,
     /// How they are called.
     outside: Hop,
     /// Where they find those that they call.
@@ -74,8 +74,17 @@ impl Town {
     /// Starts every function and waits until each of them answers.
     pub(super) fn build(ground: &Ground, app: &App) -> Result<Self, Error> {
         let site = Site::new()?;
-        let (gateway, inside) = (site.gateway()?, site.identity(&site.worker(0)?.credentials)?);
-        let mut builder = Builder { site, gateway, inside, app, number: 0 };
+        let (gateway, inside) = (
+            site.gateway()?,
+            site.identity(&site.worker(0)?.credentials)?,
+        );
+        let mut builder = Builder {
+            site,
+            gateway,
+            inside,
+            app,
+            number: 0,
+        };
         let (first, second) = (&*ground.machines.0, &*ground.machines.1);
         let callees = builder.callees(ground, second)?;
         let (gateway, between) = builder.between(ground, &callees)?.unzip();
@@ -100,18 +109,32 @@ impl Town {
         let (near, near_threads) = builder.callers(&near, &callees)?;
         let away = seen(&[&callees, &far], &threads, None);
         let home = seen(&[&callees, &near], &near_threads, Some(HERE.to));
-        let _workers = [callees, far, near].into_iter().flatten().map(|(_, worker)| worker).collect();
-        Ok(Self { gateway: builder.gateway, second: ground.second.clone(), away, home, _workers })
+        let _workers = [callees, far, near]
+            .into_iter()
+            .flatten()
+            .map(|(_, worker)| worker)
+            .collect();
+        Ok(Self {
+            gateway: builder.gateway,
+            second: ground.second.clone(),
+            away,
+            home,
+            _workers,
+        })
     }
 
     /// A function, from outside.
     pub(super) fn away(&self, function: &str) -> Result<&Seen, Error> {
-        self.away.get(function).ok_or_else(|| format!("{function} was not started").into())
+        self.away
+            .get(function)
+            .ok_or_else(|| format!("{function} was not started").into())
     }
 
     /// The same for who is on the second machine.
     pub(super) fn home(&self, function: &str) -> Result<&Seen, Error> {
-        self.home.get(function).ok_or_else(|| format!("{function} was not started").into())
+        self.home
+            .get(function)
+            .ok_or_else(|| format!("{function} was not started").into())
     }
 }
 
@@ -126,14 +149,28 @@ impl Seen {
 impl Builder<'_> {
     /// Those that call nobody.
     fn callees(&mut self, ground: &Ground, machine: &Machine) -> Result<Started, Error> {
-        let callers = [(self.gateway.clone(), ground.outside[1]), (self.inside.clone(), ground.between)];
+        let callers = [
+            (self.gateway.clone(), ground.outside[1]),
+            (self.inside.clone(), ground.between),
+        ];
         let functions = self.app.functions.iter().filter(|function| !function.calls);
-        functions.map(|function| self.start(function, machine, "", &callers)).collect()
+        functions
+            .map(|function| self.start(function, machine, "", &callers))
+            .collect()
     }
 
     /// Those that call `callees`, and the thread that does it for them.
-    fn callers(&mut self, side: &Side<'_>, callees: &Started) -> Result<(Started, Vec<u32>), Error> {
-        let functions: Vec<&Function> = self.app.functions.iter().filter(|function| function.calls).collect();
+    fn callers(
+        &mut self,
+        side: &Side<'_>,
+        callees: &Started,
+    ) -> Result<(Started, Vec<u32>), Error> {
+        let functions: Vec<&Function> = self
+            .app
+            .functions
+            .iter()
+            .filter(|function| function.calls)
+            .collect();
         if functions.is_empty() {
             return Ok((Vec::new(), Vec::new()));
         }
@@ -146,13 +183,22 @@ impl Builder<'_> {
             gateway: side.gateway.clone(),
         };
         let thread = outward::start(plan, port)?;
-        let (gateway, callers) = (format!("http://127.0.0.1:{port}"), [(self.gateway.clone(), side.outside)]);
-        let started = functions.into_iter().map(|function| self.start(function, side.machine, &gateway, &callers));
+        let (gateway, callers) = (
+            format!("http://127.0.0.1:{port}"),
+            [(self.gateway.clone(), side.outside)],
+        );
+        let started = functions
+            .into_iter()
+            .map(|function| self.start(function, side.machine, &gateway, &callers));
         Ok((started.collect::<Result<_, _>>()?, vec![thread]))
     }
 
     /// A gateway where calls come from outside, for those between functions; as they find it, and its thread.
-    fn between(&mut self, ground: &Ground, callees: &Started) -> Result<Option<(Callee, u32)>, Error> {
+    fn between(
+        &mut self,
+        ground: &Ground,
+        callees: &Started,
+    ) -> Result<Option<(Callee, u32)>, Error> {
         if !self.app.functions.iter().any(|function| function.calls) {
             return Ok(None);
         }
@@ -190,19 +236,29 @@ impl Builder<'_> {
     ) -> Result<(&'static str, Worker), Error> {
         let provision = self.provision(callers)?;
         let worker = machine.function(&provision, &self.app.code(function, machine, gateway), true);
-        Ok((function.name, worker.map_err(|error| format!("{}: {error}", function.name))?))
+        Ok((
+            function.name,
+            worker.map_err(|error| format!("{}: {error}", function.name))?,
+        ))
     }
 }
 
 /// Who is found where at that address.
 fn directory(callees: &Started, at: IpAddr) -> BTreeMap<String, Callee> {
-    callees.iter().map(|(name, worker)| ((*name).to_owned(), worker.callee.at(at))).collect()
+    callees
+        .iter()
+        .map(|(name, worker)| ((*name).to_owned(), worker.callee.at(at)))
+        .collect()
 }
 
 /// What is to be called, at the addresses that the workers have or at that one.
 fn seen(started: &[&Started], threads: &[u32], at: Option<IpAddr>) -> BTreeMap<&'static str, Seen> {
     let all = || started.iter().flat_map(|some| some.iter());
-    let pids = |front| all().filter_map(|(_, worker)| worker.pid(front)).collect::<Vec<_>>();
+    let pids = |front| {
+        all()
+            .filter_map(|(_, worker)| worker.pid(front))
+            .collect::<Vec<_>>()
+    };
     let (fronts, dogs) = (pids(true), pids(false));
     let one = |worker: &Worker| Seen {
         callee: at.map_or_else(|| worker.callee.clone(), |at| worker.callee.at(at)),

@@ -3,11 +3,11 @@
 use std::os::fd::OwnedFd;
 
 use super::*;
-use crate::ready_slot::Tray;
+use crate::ready_slot::ReadySlot;
 use crate::state::SocketId;
 
 /// One lies on the tray as soon as one is warm.
-async fn taken(tray: &Tray) -> (SocketId, OwnedFd) {
+async fn take_when_ready(tray: &ReadySlot) -> (SocketId, OwnedFd) {
     let found = RefCell::new(None);
     eventually("one lies ready", async || {
         let mut found = found.borrow_mut();
@@ -19,92 +19,138 @@ async fn taken(tray: &Tray) -> (SocketId, OwnedFd) {
 }
 
 #[test]
-fn what_lies_ready_is_taken_without_asking_and_counted_afterwards() {
-    run(async {
-        let ((server, port), keeper) = (Server::start().await, Keeper::start());
-        let to = to(port, "max=2 warm=1");
-        let tray = keeper.tray(&to);
+fn a_ready_socket_is_taken_without_asking_and_counted_afterwards() {
+    run_local(async {
+        let ((server, port), keeper) = (KeepingServer::start().await, ConnectionPool::start());
+        let to = destination_at(port, "max=2 warm=1");
+        let tray = keeper.ready_slot(&to);
         assert!(tray.is_none(), "nobody has declared it");
-        keeper.expect(&to);
-        let tray = keeper.tray(&to).unwrap();
-        let (socket, duplicate) = taken(&tray).await;
-        let lease = keeper.taken(&to, socket).unwrap();
+        keeper.retain_destination(&to);
+        let tray = keeper.ready_slot(&to).unwrap();
+        let (socket, duplicate) = take_when_ready(&tray).await;
+        let lease = keeper.confirm_taken(&to, socket).unwrap();
         let own = TcpStream::from_std(std::net::TcpStream::from(duplicate)).unwrap();
-        assert_eq!(own.local_addr().unwrap(), lease.stream.local_addr().unwrap());
-        let (next, other) = taken(&tray).await;
+        assert_eq!(
+            own.local_addr().unwrap(),
+            lease.stream.local_addr().unwrap()
+        );
+        let (next, other) = take_when_ready(&tray).await;
         assert_ne!(next, socket);
         let report = keeper.report(Instant::now());
-        assert_eq!((report[0].hits, report[0].open), (1, 2), "the next one's word has not come");
-        let second = keeper.taken(&to, next).unwrap();
-        assert_eq!((keeper.report(Instant::now())[0].hits, server.0.borrow().len()), (2, 2));
+        assert_eq!(
+            (report[0].hits, report[0].open),
+            (1, 2),
+            "the next one's word has not come"
+        );
+        let second = keeper.confirm_taken(&to, next).unwrap();
+        assert_eq!(
+            (
+                keeper.report(Instant::now())[0].hits,
+                server.0.borrow().len()
+            ),
+            (2, 2)
+        );
         drop((lease, second, own, other));
-        eventually("both places are free", async || keeper.report(Instant::now())[0].open <= 1).await;
+        eventually("both places are free", async || {
+            keeper.report(Instant::now())[0].open <= 1
+        })
+        .await;
     });
 }
 
 #[test]
-fn what_a_clerk_has_taken_is_neither_handed_out_nor_closed() {
-    run(async {
-        let ((server, port), keeper) = (Server::start().await, Keeper::start());
-        let to = to(port, "max=3 warm=1");
-        keeper.expect(&to);
-        let tray = keeper.tray(&to).unwrap();
-        let (socket, duplicate) = taken(&tray).await;
-        let other = get(&*asks(&keeper, "f"), &to).await.unwrap();
+fn a_taken_socket_is_neither_handed_out_nor_closed() {
+    run_local(async {
+        let ((server, port), keeper) = (KeepingServer::start().await, ConnectionPool::start());
+        let to = destination_at(port, "max=3 warm=1");
+        keeper.retain_destination(&to);
+        let tray = keeper.ready_slot(&to).unwrap();
+        let (socket, duplicate) = take_when_ready(&tray).await;
+        let other = connect_within_20s(&*source_of(&keeper, "f"), &to)
+            .await
+            .unwrap();
         let own = std::net::TcpStream::from(duplicate);
-        assert_ne!(other.stream.local_addr().unwrap(), own.local_addr().unwrap(), "the clerk's is another");
+        assert_ne!(
+            other.stream.local_addr().unwrap(),
+            own.local_addr().unwrap(),
+            "the clerk's is another"
+        );
         assert_eq!(keeper.report(Instant::now())[0].stale, 0);
-        let lease = keeper.taken(&to, socket).unwrap();
-        let (next, duplicate) = taken(&tray).await;
-        keeper.rest(); // closes what is open for nobody
-        let mut left = server.other_end(&lease.stream).await;
-        let late = keeper.taken(&to, next).unwrap();
+        let lease = keeper.confirm_taken(&to, socket).unwrap();
+        let (next, duplicate) = take_when_ready(&tray).await;
+        keeper.drain_idle(); // closes what is open for nobody
+        let mut left = server.take_peer(&lease.stream).await;
+        let late = keeper.confirm_taken(&to, next).unwrap();
         let report = keeper.report(Instant::now());
-        assert_eq!((report[0].open, report[0].warm), (3, 0), "it counts, although it was to be closed");
+        assert_eq!(
+            (report[0].open, report[0].warm),
+            (3, 0),
+            "it counts, although it was to be closed"
+        );
         left.write_all(b"!").await.unwrap();
         drop((late, duplicate, lease, other));
-        eventually("all places are free", async || keeper.report(Instant::now())[0].open == 0).await;
+        eventually("all places are free", async || {
+            keeper.report(Instant::now())[0].open == 0
+        })
+        .await;
     });
 }
 
 #[test]
-fn what_has_ended_on_its_tray_is_closed_and_another_takes_its_place() {
-    run(async {
-        let ((server, port), keeper) = (Server::start().await, Keeper::start());
-        let to = to(port, "max=2 warm=1");
-        keeper.expect(&to);
-        let tray = keeper.tray(&to).unwrap();
-        server.until(1).await;
-        eventually("it lies ready", async || keeper.report(Instant::now())[0].warm == 1).await;
-        let first = server.clients()[0];
+fn a_ready_socket_that_ended_is_closed_and_replaced() {
+    run_local(async {
+        let ((server, port), keeper) = (KeepingServer::start().await, ConnectionPool::start());
+        let to = destination_at(port, "max=2 warm=1");
+        keeper.retain_destination(&to);
+        let tray = keeper.ready_slot(&to).unwrap();
+        server.wait_for_count(1).await;
+        eventually("it lies ready", async || {
+            keeper.report(Instant::now())[0].warm == 1
+        })
+        .await;
+        let first = server.client_addresses()[0];
         server.0.borrow_mut().clear();
-        server.until(1).await;
-        let (socket, duplicate) = taken(&tray).await;
-        assert_ne!(std::net::TcpStream::from(duplicate).local_addr().unwrap(), first);
-        assert!(keeper.taken(&to, socket).is_some());
+        server.wait_for_count(1).await;
+        let (socket, duplicate) = take_when_ready(&tray).await;
+        assert_ne!(
+            std::net::TcpStream::from(duplicate).local_addr().unwrap(),
+            first
+        );
+        assert!(keeper.confirm_taken(&to, socket).is_some());
     });
 }
 
 #[test]
-fn clerks_that_come_at_once_find_one_each_and_tell_later() {
-    run(async {
-        let ((server, port), keeper) = (Server::start().await, Keeper::start());
-        let to = to(port, "max=9 warm=3");
-        keeper.expect(&to);
-        let id = keeper.id(&to.key).unwrap();
-        keeper.stock.borrow_mut().expects(Instant::now(), id, 3);
-        keeper.act();
-        let tray = keeper.tray(&to).unwrap();
+fn supervisors_that_take_at_once_get_one_socket_each_and_report_later() {
+    run_local(async {
+        let ((server, port), keeper) = (KeepingServer::start().await, ConnectionPool::start());
+        let to = destination_at(port, "max=9 warm=3");
+        keeper.retain_destination(&to);
+        let id = keeper.key_id(&to.key).unwrap();
+        keeper
+            .state
+            .borrow_mut()
+            .expect_clients(Instant::now(), id, 3);
+        keeper.apply_and_reschedule();
+        let tray = keeper.ready_slot(&to).unwrap();
         eventually("three lie ready", async || tray.len() == 3).await;
         let found: Vec<_> = std::iter::from_fn(|| tray.take()).collect();
         assert_eq!((found.len(), server.0.borrow().len()), (3, 3));
-        let other = get(&*asks(&keeper, "f"), &to).await.unwrap();
+        let other = connect_within_20s(&*source_of(&keeper, "f"), &to)
+            .await
+            .unwrap();
         let theirs: Vec<_> = found.iter().map(|(socket, _)| *socket).collect();
-        let own: Vec<_> = found.into_iter().map(|(_, own)| std::net::TcpStream::from(own)).collect();
+        let own: Vec<_> = found
+            .into_iter()
+            .map(|(_, own)| std::net::TcpStream::from(own))
+            .collect();
         let names: Vec<_> = own.iter().map(|own| own.local_addr().unwrap()).collect();
-        assert!(!names.contains(&other.stream.local_addr().unwrap()), "the clerks' are others");
+        assert!(
+            !names.contains(&other.stream.local_addr().unwrap()),
+            "the clerks' are others"
+        );
         for (socket, name) in theirs.iter().zip(&names).rev() {
-            let lease = keeper.taken(&to, *socket).unwrap();
+            let lease = keeper.confirm_taken(&to, *socket).unwrap();
             assert_eq!(lease.stream.local_addr().unwrap(), *name);
         }
         assert_eq!(keeper.report(Instant::now())[0].stale, 0);

@@ -8,32 +8,38 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 #[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
+pub(crate) struct EventFd(OwnedFd);
 
-impl Bell {
+impl EventFd {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        Ok(Self(eventfd(
+            0,
+            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+        )?))
     }
 
-    pub(super) fn ring(&self) {
+    pub(super) fn signal(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes()); // it rings already when the counter is full
     }
 
-    pub(super) fn stop(&self) {
+    pub(super) fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]); // it did not ring
     }
 
     /// Until it rings, or a signal comes, and not longer.
-    pub(super) fn wait(&self, patience: Duration) -> io::Result<()> {
-        let patience = Timespec::try_from(patience).ok(); // some hundred thousand million years are for ever
-        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], patience.as_ref()) {
+    pub(super) fn wait_readable(&self, time_limit: Duration) -> io::Result<()> {
+        let timespec = Timespec::try_from(time_limit).ok(); // some hundred thousand million years are for ever
+        match poll(
+            &mut [PollFd::new(&self.0, PollFlags::IN)],
+            timespec.as_ref(),
+        ) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

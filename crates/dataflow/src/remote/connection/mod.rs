@@ -10,33 +10,33 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use nearpath_p2p::control::{self, Settings};
-use nearpath_p2p::ticket::{BadSeal, Job, Ticket};
+use nearpath_p2p::control::{self, ControlSettings};
+use nearpath_p2p::ticket::{JobName, TokenError, WorkerTicket};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::remote::control_message::TooLong;
-use crate::remote::worker_name::BadName;
+use crate::remote::control_message::MessageTooLong;
+use crate::remote::worker_name::InvalidWorkerName;
 
-pub(crate) use shared::Shared;
+pub(crate) use shared::ConnectionShared;
 
 /// What is still to be said when a line is closed has so long.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 /// See the module's text. Dropped, it closes.
-pub struct Line {
-    shared: Arc<Shared>,
+pub struct RendezvousConnection {
+    shared: Arc<ConnectionShared>,
     runtime: Handle,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Whose thread it is: a process that was forked has none.
-    process: u32,
+    owner_process: u32,
 }
 
 /// Why there is no line.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
-pub enum OpenError {
+pub enum ConnectionOpenError {
     #[error("the ticket of this worker: {0}")]
-    Ticket(#[from] BadSeal),
+    InvalidTicket(#[from] TokenError),
     #[error("no thread for the line to the rendezvous: {0}")]
     Thread(#[from] io::Error),
 }
@@ -44,37 +44,49 @@ pub enum OpenError {
 /// Why nothing is said.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
-pub enum SayError {
+pub enum SendMessageError {
     #[error(transparent)]
-    Name(#[from] BadName),
+    InvalidName(#[from] InvalidWorkerName),
     #[error(transparent)]
-    Long(#[from] TooLong),
+    TooLong(#[from] MessageTooLong),
 }
 
-impl Line {
+impl RendezvousConnection {
     /// Begins to open it.
     ///
     /// # Errors
     /// When the ticket is none, or there is no thread.
-    pub fn open(settings: Settings) -> Result<Self, OpenError> {
-        let Ticket { job, .. } = Ticket::claims(&settings.ticket.0)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (line, heard) = {
+    pub fn open(settings: ControlSettings) -> Result<Self, ConnectionOpenError> {
+        let WorkerTicket { job, .. } = WorkerTicket::read_unverified(&settings.ticket.0)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (control, events) = {
             let _inside = runtime.enter();
-            control::Line::open(settings)
+            control::ControlConnection::open(settings)
         };
-        let shared = Arc::new(Shared::new(job, line)?);
-        let (handle, talking) = (runtime.handle().clone(), task::talk(Arc::clone(&shared), heard));
-        let thread = thread::Builder::new().name("line".to_owned()).spawn(move || run(runtime, talking))?;
-        Ok(Self { shared, runtime: handle, thread: Mutex::new(Some(thread)), process: std::process::id() })
+        let shared = Arc::new(ConnectionShared::new(job, control)?);
+        let (handle, task) = (
+            runtime.handle().clone(),
+            task::run_task(Arc::clone(&shared), events),
+        );
+        let thread = thread::Builder::new()
+            .name("line".to_owned())
+            .spawn(move || run_thread(runtime, task))?;
+        Ok(Self {
+            shared,
+            runtime: handle,
+            thread: Mutex::new(Some(thread)),
+            owner_process: std::process::id(),
+        })
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<ConnectionShared> {
         &self.shared
     }
 
     /// The job that the ticket is for.
-    pub fn job(&self) -> &Job {
+    pub fn job(&self) -> &JobName {
         &self.shared.job
     }
 
@@ -82,8 +94,8 @@ impl Line {
     ///
     /// # Errors
     /// When it will not come (again): why.
-    pub fn wait(&self, patience: Duration) -> io::Result<bool> {
-        self.shared.wait(patience)
+    pub fn wait_connected(&self, time_limit: Duration) -> io::Result<bool> {
+        self.shared.wait_connected(time_limit)
     }
 
     /// Says something to a worker, or to the job's leader, instead of what was not said to it yet. It may be lost: whoever
@@ -91,40 +103,43 @@ impl Line {
     ///
     /// # Errors
     /// When nobody can have that name, and when it is too long.
-    pub fn say(&self, to: Option<&str>, text: &str) -> Result<(), SayError> {
-        self.shared.say(to, text)
+    pub fn send_message(&self, to: Option<&str>, text: &str) -> Result<(), SendMessageError> {
+        self.shared.send_message(to, text)
     }
 
     /// What has come, by whom; waits for something for so long.
     ///
     /// # Errors
     /// When nothing more will come: why.
-    pub fn hear(&self, patience: Duration) -> io::Result<Vec<(String, String)>> {
-        let until = Instant::now() + patience;
+    pub fn receive_messages(&self, time_limit: Duration) -> io::Result<Vec<(String, String)>> {
+        let deadline = Instant::now() + time_limit;
         loop {
-            let heard = self.shared.read()?;
-            let left = until.saturating_duration_since(Instant::now());
-            if !heard.is_empty() || left.is_zero() {
-                return Ok(heard);
+            let messages = self.shared.take_messages()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !messages.is_empty() || left.is_zero() {
+                return Ok(messages);
             }
-            self.shared.bell.wait(left)?;
+            self.shared.event_fd.wait_readable(left)?;
         }
     }
 
     /// Readable while something waits to be heard.
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.shared.bell.as_fd()
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.shared.event_fd.as_fd()
     }
 
     /// Which kind of NAT stands before this machine, in the words that people use; takes a second.
     ///
     /// # Errors
     /// When the line is over, or the rendezvous has no observer for UDP.
-    pub fn nat(&self) -> io::Result<&'static str> {
-        let line = self.shared.line()?;
-        let (tell, told) = mpsc::channel();
-        self.runtime.spawn(async move { drop(tell.send(line.nat().await)) });
-        let report = told.recv().unwrap_or_else(|_| Err(shared::closed()))?;
+    pub fn nat_kind(&self) -> io::Result<&'static str> {
+        let control = self.shared.control()?;
+        let (sender, receiver) = mpsc::channel();
+        self.runtime
+            .spawn(async move { drop(sender.send(control.detect_nat().await)) });
+        let report = receiver
+            .recv()
+            .unwrap_or_else(|_| Err(shared::closed_error()))?;
         Ok(match (report.udp, report.behaviour()) {
             (Some(false), _) => "no UDP",
             (_, Some(behaviour)) => behaviour.common_name(),
@@ -134,9 +149,13 @@ impl Line {
 
     /// Says what is still to be said, for two seconds at most, and ends the line.
     pub fn close(&self) {
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let Some(thread) = thread else { return };
-        if self.process != std::process::id() {
+        if self.owner_process != std::process::id() {
             return std::mem::forget(thread); // it runs in the parent
         }
         self.shared.close();
@@ -144,13 +163,13 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for RendezvousConnection {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-fn run(runtime: Runtime, talking: impl Future<Output = ()>) {
-    runtime.block_on(talking);
+fn run_thread(runtime: Runtime, task: impl Future<Output = ()>) {
+    runtime.block_on(task);
     runtime.shutdown_background();
 }

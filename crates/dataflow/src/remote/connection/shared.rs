@@ -4,132 +4,159 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nearpath_p2p::control::{self, Meeting};
-use nearpath_p2p::ticket::Job;
+use nearpath_p2p::control::{self, PeerSession};
+use nearpath_p2p::ticket::JobName;
 use nearpath_types::SpiffeId;
 use tokio::sync::{Notify, Semaphore};
 
-use super::SayError;
-use super::event_fd::Bell;
-use crate::remote::call_queue::Calls;
-use crate::remote::control_message::Part;
-use crate::remote::inbox::Inbox;
-use crate::remote::outbox::{Outbox, Turn};
+use super::SendMessageError;
+use super::event_fd::EventFd;
+use crate::remote::call_queue::CallQueue;
+use crate::remote::control_message::MessagePart;
+use crate::remote::inbox::MessageInbox;
+use crate::remote::outbox::{MessageOutbox, OutboxStep};
 use crate::remote::worker_name;
 
 /// Of the descriptors that a process may have, one search for a direct way at once for so many: it has up to a dozen sockets.
-const OF_DESCRIPTORS: u64 = 32;
+const DESCRIPTORS_PER_SEARCH: u64 = 32;
 
 /// So many calls are answered at once: those of short edges are through with one after the other then, and not all at the end.
-const ANSWERS: usize = 8;
+const MAX_CONCURRENT_ANSWERS: usize = 8;
 
-pub(crate) struct Shared {
-    pub(crate) job: Job,
-    pub(super) bell: Bell,
+pub(crate) struct ConnectionShared {
+    pub(crate) job: JobName,
+    pub(super) event_fd: EventFd,
     /// Leave to look for a direct way.
-    pub(crate) searches: Arc<Semaphore>,
+    pub(crate) search_permits: Arc<Semaphore>,
     /// Leave to answer a call.
-    pub(crate) answers: Arc<Semaphore>,
-    line: Mutex<Option<control::Line>>,
-    state: Mutex<State>,
+    pub(crate) answer_permits: Arc<Semaphore>,
+    control: Mutex<Option<control::ControlConnection>>,
+    state: Mutex<MessageState>,
     /// The presence changed.
-    changed: Condvar,
+    status_changed: Condvar,
     /// Somebody calls, or the line is over.
-    pub(super) rang: Notify,
+    pub(super) call_arrived: Notify,
     /// There is something to say, or the line is there again.
-    pub(super) speak: Notify,
+    pub(super) outbox_ready: Notify,
     pub(super) closing: Notify,
 }
 
-struct State {
-    presence: Presence,
-    inbox: Inbox,
-    outbox: Outbox<Option<SpiffeId>>,
-    calls: Calls<Meeting>,
+struct MessageState {
+    status: RendezvousStatus,
+    inbox: MessageInbox,
+    outbox: MessageOutbox<Option<SpiffeId>>,
+    call_queue: CallQueue<PeerSession>,
 }
 
 /// Whether there is a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Presence {
+pub(super) enum RendezvousStatus {
     /// Why not.
-    Away(String),
+    Disconnected(String),
     /// `loopback`: the rendezvous is on this machine, so peers may be.
-    Here { loopback: bool },
+    Connected { loopback: bool },
     /// Why it will not come again.
-    Over(String),
+    Closed(String),
 }
 
-pub(super) fn closed() -> io::Error {
-    io::Error::new(io::ErrorKind::NotConnected, "the line to the rendezvous is closed")
+pub(super) fn closed_error() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::NotConnected,
+        "the line to the rendezvous is closed",
+    )
 }
 
-fn over(why: &str) -> io::Error {
+fn ended_error(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, why)
 }
 
 /// So many edges may look for a direct way at once.
-fn searches() -> usize {
+fn max_searches() -> usize {
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let searches = descriptors.map_or(usize::MAX, |most| usize::try_from(most / OF_DESCRIPTORS).unwrap_or(usize::MAX));
-    searches.clamp(16, 512)
+    let allowed = descriptors.map_or(usize::MAX, |limit| {
+        usize::try_from(limit / DESCRIPTORS_PER_SEARCH).unwrap_or(usize::MAX)
+    });
+    allowed.clamp(16, 512)
 }
 
-impl Shared {
-    pub(super) fn new(job: Job, line: control::Line) -> io::Result<Self> {
-        let presence = Presence::Away("it has not been reached yet".to_owned());
-        let (inbox, outbox, calls) = (Inbox::default(), Outbox::default(), Calls::default());
+impl ConnectionShared {
+    pub(super) fn new(job: JobName, control: control::ControlConnection) -> io::Result<Self> {
+        let status = RendezvousStatus::Disconnected("it has not been reached yet".to_owned());
+        let (inbox, outbox, calls) = (
+            MessageInbox::default(),
+            MessageOutbox::default(),
+            CallQueue::default(),
+        );
         Ok(Self {
             job,
-            bell: Bell::new()?,
-            searches: Arc::new(Semaphore::new(searches())),
-            answers: Arc::new(Semaphore::new(ANSWERS)),
-            line: Mutex::new(Some(line)),
-            state: Mutex::new(State { presence, inbox, outbox, calls }),
-            changed: Condvar::new(),
-            rang: Notify::new(),
-            speak: Notify::new(),
+            event_fd: EventFd::new()?,
+            search_permits: Arc::new(Semaphore::new(max_searches())),
+            answer_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_ANSWERS)),
+            control: Mutex::new(Some(control)),
+            state: Mutex::new(MessageState {
+                status,
+                inbox,
+                outbox,
+                call_queue: calls,
+            }),
+            status_changed: Condvar::new(),
+            call_arrived: Notify::new(),
+            outbox_ready: Notify::new(),
             closing: Notify::new(),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MessageState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // What users do.
 
     /// The rendezvous' own.
-    pub(crate) fn line(&self) -> io::Result<control::Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(closed)
+    pub(crate) fn control(&self) -> io::Result<control::ControlConnection> {
+        self.control
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+            .ok_or_else(closed_error)
     }
 
-    pub(super) fn wait(&self, patience: Duration) -> io::Result<bool> {
-        let away = |state: &mut State| matches!(state.presence, Presence::Away(_));
-        let state = self.changed.wait_timeout_while(self.lock(), patience, away);
+    pub(super) fn wait_connected(&self, time_limit: Duration) -> io::Result<bool> {
+        let is_disconnected =
+            |state: &mut MessageState| matches!(state.status, RendezvousStatus::Disconnected(_));
+        let state =
+            self.status_changed
+                .wait_timeout_while(self.lock(), time_limit, is_disconnected);
         let (state, _) = state.unwrap_or_else(PoisonError::into_inner);
-        match &state.presence {
-            Presence::Here { .. } => Ok(true),
-            Presence::Away(_) => Ok(false),
-            Presence::Over(why) => Err(over(why)),
+        match &state.status {
+            RendezvousStatus::Connected { .. } => Ok(true),
+            RendezvousStatus::Disconnected(_) => Ok(false),
+            RendezvousStatus::Closed(why) => Err(ended_error(why)),
         }
     }
 
-    pub(super) fn say(&self, to: Option<&str>, text: &str) -> Result<(), SayError> {
-        let to = to.map(|name| worker_name::identity(&self.job, name)).transpose()?;
-        self.lock().outbox.put(to, text)?;
-        self.speak.notify_one();
+    pub(super) fn send_message(
+        &self,
+        to: Option<&str>,
+        text: &str,
+    ) -> Result<(), SendMessageError> {
+        let to = to
+            .map(|name| worker_name::to_spiffe_id(&self.job, name))
+            .transpose()?;
+        self.lock().outbox.put_message(to, text)?;
+        self.outbox_ready.notify_one();
         Ok(())
     }
 
-    pub(super) fn read(&self) -> io::Result<Vec<(String, String)>> {
+    pub(super) fn take_messages(&self) -> io::Result<Vec<(String, String)>> {
         let mut state = self.lock();
-        let heard = state.inbox.read();
-        match &state.presence {
-            Presence::Over(why) if heard.is_empty() => Err(over(why)),
-            Presence::Over(_) => Ok(heard), // it goes on ringing
+        let messages = state.inbox.take_messages();
+        match &state.status {
+            RendezvousStatus::Closed(why) if messages.is_empty() => Err(ended_error(why)),
+            RendezvousStatus::Closed(_) => Ok(messages), // it goes on ringing
             _ => {
-                self.bell.stop();
-                Ok(heard)
+                self.event_fd.clear();
+                Ok(messages)
             }
         }
     }
@@ -140,35 +167,40 @@ impl Shared {
 
     /// Whether peers may be on this machine, and reachable nowhere else.
     pub(crate) fn is_on_loopback(&self) -> bool {
-        matches!(self.lock().presence, Presence::Here { loopback: true })
+        matches!(
+            self.lock().status,
+            RendezvousStatus::Connected { loopback: true }
+        )
     }
 
     // Calls.
 
-    pub(crate) fn begin(&self, attempt: u32, producers: Vec<String>) {
-        self.lock().calls.begin(attempt, producers);
+    pub(crate) fn begin_attempt(&self, attempt: u32, producers: Vec<String>) {
+        self.lock().call_queue.begin_attempt(attempt, producers);
     }
 
     /// The next call of that producer.
-    pub(crate) async fn called(&self, from: &str, attempt: u32) -> io::Result<Meeting> {
-        self.until(|state| state.calls.take(from, attempt)).await
+    pub(crate) async fn next_call(&self, from: &str, attempt: u32) -> io::Result<PeerSession> {
+        self.wait_until(|state| state.call_queue.take_call(from, attempt))
+            .await
     }
 
     /// Until that producer calls (once more).
-    pub(crate) async fn rings(&self, from: &str, attempt: u32) -> io::Result<()> {
-        self.until(|state| state.calls.rings(from, attempt).then_some(())).await
+    pub(crate) async fn wait_for_call(&self, from: &str, attempt: u32) -> io::Result<()> {
+        self.wait_until(|state| state.call_queue.has_call(from, attempt).then_some(()))
+            .await
     }
 
-    async fn until<T>(&self, ask: impl Fn(&mut State) -> Option<T>) -> io::Result<T> {
+    async fn wait_until<T>(&self, query: impl Fn(&mut MessageState) -> Option<T>) -> io::Result<T> {
         loop {
-            let changed = self.rang.notified();
+            let changed = self.call_arrived.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             {
                 let mut state = self.lock();
-                match (ask(&mut state), &state.presence) {
+                match (query(&mut state), &state.status) {
                     (Some(found), _) => return Ok(found),
-                    (None, Presence::Over(why)) => {
+                    (None, RendezvousStatus::Closed(why)) => {
                         return Err(io::Error::new(io::ErrorKind::NotConnected, why.clone()));
                     }
                     (None, _) => (),
@@ -180,51 +212,54 @@ impl Shared {
 
     // What the line's thread does.
 
-    pub(super) fn set(&self, presence: Presence) {
-        let is_over = matches!(presence, Presence::Over(_));
-        self.lock().presence = presence;
-        self.changed.notify_all();
-        self.speak.notify_one();
-        if is_over {
-            self.rang.notify_waiters();
-            self.bell.ring();
+    pub(super) fn set_status(&self, status: RendezvousStatus) {
+        let is_closed = matches!(status, RendezvousStatus::Closed(_));
+        self.lock().status = status;
+        self.status_changed.notify_all();
+        self.outbox_ready.notify_one();
+        if is_closed {
+            self.call_arrived.notify_waiters();
+            self.event_fd.signal();
         }
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        matches!(self.lock().presence, Presence::Over(_))
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(self.lock().status, RendezvousStatus::Closed(_))
     }
 
-    pub(super) fn rang(&self, from: String, attempt: u32, meeting: Meeting) {
-        let refused = self.lock().calls.ring(from, attempt, meeting);
+    pub(super) fn add_call(&self, from: String, attempt: u32, meeting: PeerSession) {
+        let refused = self.lock().call_queue.add_call(from, attempt, meeting);
         drop(refused); // which hangs up
-        self.rang.notify_waiters();
+        self.call_arrived.notify_waiters();
     }
 
-    pub(super) fn heard(&self, from: &str, part: Part) {
+    pub(super) fn receive_part(&self, from: &str, part: MessagePart) {
         let mut state = self.lock();
-        state.inbox.take(from, part);
+        state.inbox.add_part(from, part);
         if !state.inbox.is_empty() {
-            self.bell.ring();
+            self.event_fd.signal();
         }
     }
 
     /// What is to be said now. While there is no line there is nothing: what is said later is newer.
-    pub(super) fn next(&self, now: Instant) -> Turn<Option<SpiffeId>> {
+    pub(super) fn next_report(&self, now: Instant) -> OutboxStep<Option<SpiffeId>> {
         let mut state = self.lock();
-        match state.presence {
-            Presence::Here { .. } => state.outbox.next(now),
-            _ => Turn::Nothing,
+        match state.status {
+            RendezvousStatus::Connected { .. } => state.outbox.next_report(now),
+            _ => OutboxStep::Idle,
         }
     }
 
-    pub(super) fn has_said_all(&self) -> bool {
+    pub(super) fn is_flushed(&self) -> bool {
         let state = self.lock();
-        state.outbox.is_empty() || !matches!(state.presence, Presence::Here { .. })
+        state.outbox.is_empty() || !matches!(state.status, RendezvousStatus::Connected { .. })
     }
 
     /// Once all connections are made that were begun, the line ends.
-    pub(super) fn hang_up(&self) {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner).take();
+    pub(super) fn drop_control(&self) {
+        self.control
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
     }
 }

@@ -3,89 +3,104 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nearpath_p2p::control::{Heard, Meeting};
-use nearpath_p2p::message::Report;
+use nearpath_p2p::control::{ControlEvent, PeerSession};
+use nearpath_p2p::message::JobReport;
 use nearpath_types::SpiffeId;
 use tokio::sync::mpsc::Receiver;
 
-use super::FAREWELL;
-use super::shared::{Presence, Shared};
-use crate::remote::control_message::Part;
-use crate::remote::outbox::Turn;
+use super::CLOSE_GRACE;
+use super::shared::{ConnectionShared, RendezvousStatus};
+use crate::remote::control_message::MessagePart;
+use crate::remote::outbox::OutboxStep;
 use crate::remote::{call_queue, worker_name};
 
 /// Until the line is over, or closed.
-pub(super) async fn talk(shared: Arc<Shared>, mut heard: Receiver<Heard>) {
+pub(super) async fn run_task(shared: Arc<ConnectionShared>, mut events: Receiver<ControlEvent>) {
     tokio::select! {
-        () = listen(&shared, &mut heard) => return,
-        never = speak(&shared) => match never {},
+        () = handle_events(&shared, &mut events) => return,
+        never = send_reports(&shared) => match never {},
         () = shared.closing.notified() => (),
     }
-    let farewell = async {
-        say_all(&shared).await;
-        shared.hang_up();
-        listen(&shared, &mut heard).await;
+    let flush = async {
+        flush_outbox(&shared).await;
+        shared.drop_control();
+        handle_events(&shared, &mut events).await;
     };
-    let _ = tokio::time::timeout(FAREWELL, farewell).await;
-    shared.hang_up();
-    shared.set(Presence::Over("the line to the rendezvous is closed".to_owned()));
+    let _ = tokio::time::timeout(CLOSE_GRACE, flush).await;
+    shared.drop_control();
+    shared.set_status(RendezvousStatus::Closed(
+        "the line to the rendezvous is closed".to_owned(),
+    ));
 }
 
-async fn listen(shared: &Shared, heard: &mut Receiver<Heard>) {
-    while let Some(heard) = heard.recv().await {
-        match heard {
-            Heard::Here(welcome) => shared.set(Presence::Here { loopback: welcome.seen.ip().is_loopback() }),
-            Heard::Away { why } => shared.set(Presence::Away(why)),
-            Heard::Over(over) => shared.set(Presence::Over(over.to_string())),
-            Heard::Called(meeting) => called(shared, meeting),
-            Heard::Report { from, report } => reported(shared, &from, report),
-            Heard::Undelivered { .. } => (), // it is said again
+async fn handle_events(shared: &ConnectionShared, events: &mut Receiver<ControlEvent>) {
+    while let Some(event) = events.recv().await {
+        match event {
+            ControlEvent::Connected(welcome) => shared.set_status(RendezvousStatus::Connected {
+                loopback: welcome.seen.ip().is_loopback(),
+            }),
+            ControlEvent::Disconnected { why } => {
+                shared.set_status(RendezvousStatus::Disconnected(why))
+            }
+            ControlEvent::Ended(over) => {
+                shared.set_status(RendezvousStatus::Closed(over.to_string()))
+            }
+            ControlEvent::IncomingCall(meeting) => handle_call(shared, meeting),
+            ControlEvent::Report { from, report } => handle_report(shared, &from, report),
+            ControlEvent::Undelivered { .. } => (), // it is said again
         }
     }
-    if !shared.is_over() {
-        shared.set(Presence::Over("the line to the rendezvous is closed".to_owned()));
+    if !shared.is_closed() {
+        shared.set_status(RendezvousStatus::Closed(
+            "the line to the rendezvous is closed".to_owned(),
+        ));
     }
 }
 
 /// Who is called by somebody that is no worker of this job, or about something else, does not answer.
-fn called(shared: &Shared, meeting: Meeting) {
-    let from = worker_name::of(&shared.job, &meeting.granted.peer);
-    let attempt = call_queue::attempt(&meeting.granted.about);
+fn handle_call(shared: &ConnectionShared, meeting: PeerSession) {
+    let from = worker_name::from_spiffe_id(&shared.job, &meeting.grant.peer);
+    let attempt = call_queue::subject_attempt(&meeting.grant.about);
     match from.zip(attempt) {
-        Some((from, attempt)) => shared.rang(from, attempt, meeting),
-        None => tracing::debug!(peer = %meeting.granted.peer, about = meeting.granted.about, "not answered"),
+        Some((from, attempt)) => shared.add_call(from, attempt, meeting),
+        None => {
+            tracing::debug!(peer = %meeting.grant.peer, about = meeting.grant.about, "not answered")
+        }
     }
 }
 
-fn reported(shared: &Shared, from: &SpiffeId, report: Report) {
-    if let (Some(from), Some(part)) = (worker_name::of(&shared.job, from), Part::read(report)) {
-        shared.heard(&from, part);
+fn handle_report(shared: &ConnectionShared, from: &SpiffeId, report: JobReport) {
+    if let (Some(from), Some(part)) = (
+        worker_name::from_spiffe_id(&shared.job, from),
+        MessagePart::from_report(report),
+    ) {
+        shared.receive_part(&from, part);
     }
 }
 
-async fn speak(shared: &Shared) -> std::convert::Infallible {
+async fn send_reports(shared: &ConnectionShared) -> std::convert::Infallible {
     loop {
-        match shared.next(Instant::now()) {
-            Turn::Say(to, report) => say(shared, to, report),
-            Turn::Nothing => shared.speak.notified().await,
-            Turn::Later(at) => tokio::time::sleep_until(at.into()).await,
+        match shared.next_report(Instant::now()) {
+            OutboxStep::Send(to, report) => send_report(shared, to, report),
+            OutboxStep::Idle => shared.outbox_ready.notified().await,
+            OutboxStep::WaitUntil(at) => tokio::time::sleep_until(at.into()).await,
         }
     }
 }
 
 /// The last words are not held back by their pace: the line ends with them.
-async fn say_all(shared: &Shared) {
-    while !shared.has_said_all() {
-        match shared.next(Instant::now()) {
-            Turn::Say(to, report) => say(shared, to, report),
-            Turn::Later(at) => tokio::time::sleep_until(at.into()).await,
-            Turn::Nothing => return,
+async fn flush_outbox(shared: &ConnectionShared) {
+    while !shared.is_flushed() {
+        match shared.next_report(Instant::now()) {
+            OutboxStep::Send(to, report) => send_report(shared, to, report),
+            OutboxStep::WaitUntil(at) => tokio::time::sleep_until(at.into()).await,
+            OutboxStep::Idle => return,
         }
     }
 }
 
-fn say(shared: &Shared, to: Option<SpiffeId>, report: Report) {
-    if let Ok(line) = shared.line() {
-        line.report(to, report);
+fn send_report(shared: &ConnectionShared, to: Option<SpiffeId>, report: JobReport) {
+    if let Ok(control) = shared.control() {
+        control.send_report(to, report);
     }
 }

@@ -9,34 +9,43 @@ mod worker;
 
 use proptest::prelude::*;
 
-use super::tests::chain;
-use crate::topology::{Limits, Topology};
-use job::Job;
+use super::tests::stage_chain;
+use crate::topology::{JobTopology, TopologyLimits};
+use job::SimulatedJob;
 
 /// What a coordinator must not do, for the controls.
 #[derive(Clone, Copy, PartialEq)]
-enum Rules {
-    Kept,
+enum CoordinatorRules {
+    Correct,
     /// Checkpoints begin while streams open.
-    NoHold,
+    IgnoreBlocks,
     /// Streams open while a checkpoint is under way.
-    OpenAnyTime,
+    OpenDuringCheckpoint,
     /// Spare workers are given up while a checkpoint is under way.
-    NeverAnyTime,
+    GiveUpDuringCheckpoint,
 }
-fn job(rules: Rules, seed: u64) -> Job {
+fn simulated_job(rules: CoordinatorRules, seed: u64) -> SimulatedJob {
     let stages: [&[_]; 3] = [
         &[("feed", 2, 2), ("next", 1, 4), ("out", 2, 2)],
         &[("feed", 2, 2), ("mid", 2, 2), ("next", 1, 3), ("out", 1, 1)],
-        &[("feed", 1, 1), ("next", 1, 3), ("nexter", 1, 3), ("out", 2, 2)],
+        &[
+            ("feed", 1, 1),
+            ("next", 1, 3),
+            ("nexter", 1, 3),
+            ("out", 2, 2),
+        ],
     ];
-    let topology = stages.get(seed as usize % 4).map_or_else(apart, |stages| chain(stages));
-    Job::new(topology, rules, seed)
+    let topology = stages
+        .get(seed as usize % 4)
+        .map_or_else(partly_shared_topology, |stages| stage_chain(stages));
+    SimulatedJob::new(topology, rules, seed)
 }
 
 /// Written down by hand: `out.0` reads what may be started for `feed.0`, but nothing else that comes from there.
-fn apart() -> Topology {
-    let to = |worker: &str| format!(r#"{{"type": "tcp", "worker": "{worker}", "how": "spread", "group": "next"}}"#);
+fn partly_shared_topology() -> JobTopology {
+    let to = |worker: &str| {
+        format!(r#"{{"type": "tcp", "worker": "{worker}", "how": "spread", "group": "next"}}"#)
+    };
     let from = |worker: &str| format!(r#"{{"type": "tcp", "worker": "{worker}"}}"#);
     let text = format!(
         r#"{{"workers": [
@@ -57,8 +66,8 @@ fn apart() -> Topology {
         from("feed.1"),
         from("next.0"),
     );
-    let topology = Topology::from_json(&text).unwrap();
-    topology.check(Limits::default()).unwrap();
+    let topology = JobTopology::from_json(&text).unwrap();
+    topology.check_with(TopologyLimits::default()).unwrap();
     topology
 }
 
@@ -67,32 +76,39 @@ proptest! {
 
     #[test]
     fn growth_keeps_every_cut_exact_whoever_dies(seed in any::<u64>(), deaths in 0..4_usize) {
-        let done = job(Rules::Kept, seed).run(deaths);
+        let done = simulated_job(CoordinatorRules::Correct, seed).run_with_deaths(deaths);
         prop_assert!(done.is_ok(), "{:?}", done);
     }
 }
 
 /// Whether one of many runs does.
-fn goes_wrong(rules: Rules) -> bool {
-    (0..600).any(|seed| job(rules, seed).run(1).is_err())
+fn any_run_fails(rules: CoordinatorRules) -> bool {
+    (0..600).any(|seed| simulated_job(rules, seed).run_with_deaths(1).is_err())
 }
 
 #[test]
-fn jobs_of_the_simulation_grow() {
-    assert!((0..50).map(|seed| job(Rules::Kept, seed).run(0).unwrap()).sum::<usize>() > 50);
+fn simulated_jobs_start_spare_workers() {
+    assert!(
+        (0..50)
+            .map(|seed| simulated_job(CoordinatorRules::Correct, seed)
+                .run_with_deaths(0)
+                .unwrap())
+            .sum::<usize>()
+            > 50
+    );
 }
 
 #[test]
-fn control_checkpoints_that_are_not_held_back_are_seen() {
-    assert!(goes_wrong(Rules::NoHold));
+fn control_checkpoints_during_opening_are_detected() {
+    assert!(any_run_fails(CoordinatorRules::IgnoreBlocks));
 }
 
 #[test]
-fn control_streams_that_open_during_a_checkpoint_are_seen() {
-    assert!(goes_wrong(Rules::OpenAnyTime));
+fn control_streams_opening_during_a_checkpoint_are_detected() {
+    assert!(any_run_fails(CoordinatorRules::OpenDuringCheckpoint));
 }
 
 #[test]
-fn control_an_end_that_comes_too_early_is_seen() {
-    assert!(goes_wrong(Rules::NeverAnyTime));
+fn control_giving_up_spares_too_early_is_detected() {
+    assert!(any_run_fails(CoordinatorRules::GiveUpDuringCheckpoint));
 }

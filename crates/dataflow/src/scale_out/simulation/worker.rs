@@ -1,95 +1,125 @@
 //! What a simulated worker does: feeds emit, others hand on, the last keep.
 
-use super::job::{Heard, Job, Known, Node, Output, Phase, Said, feeds, numbers};
-use crate::flow::{Next, Piece};
+use super::job::{
+    SimCoordinatorMessage, SimOutput, SimWorker, SimWorkerMessage, SimulatedJob, WorkerPhase,
+    WorkerState, is_feed, item_count,
+};
+use crate::flow::{MergeStep, StreamItem};
 
-impl Job {
-    pub(super) fn step(&mut self, name: &str) -> Result<(), String> {
-        let node = &self.nodes[name];
+impl SimulatedJob {
+    pub(super) fn worker_step(&mut self, name: &str) -> Result<(), String> {
+        let node = &self.workers[name];
         match node.phase {
-            Phase::Reading if feeds(name) => self.feed(name),
-            Phase::Reading => self.read(name)?,
-            Phase::Ended => self.end(name),
-            Phase::Waiting => self.wait(name),
-            Phase::Finished => {}
+            WorkerPhase::Reading if is_feed(name) => self.emit_item(name),
+            WorkerPhase::Reading => self.read_input(name)?,
+            WorkerPhase::Ended => self.end_outputs(name),
+            WorkerPhase::Waiting => self.wait_for_consumers(name),
+            WorkerPhase::Finished => {}
         }
         Ok(())
     }
 
-    fn feed(&mut self, name: &str) {
-        let (is_asking, count) = (self.chance(self.asks) == 0, 1 + self.chance(2));
-        let node = self.nodes.get_mut(name).unwrap();
-        if let Some(number) = node.merge.due() {
-            return self.cut(name, number);
+    fn emit_item(&mut self, name: &str) {
+        let (is_requesting, count) = (
+            self.random_below(self.request_odds) == 0,
+            1 + self.random_below(2),
+        );
+        let node = self.workers.get_mut(name).unwrap();
+        if let Some(number) = node.merge.take_due_barrier() {
+            return self.take_barrier(name, number);
         }
-        if node.known.place == numbers(name) {
-            node.phase = Phase::Ended;
-        } else if is_asking {
-            self.ask(name, count);
+        if node.state.next_item == item_count(name) {
+            node.phase = WorkerPhase::Ended;
+        } else if is_requesting {
+            self.request_workers(name, count);
         } else {
-            let item = node.known.place + if name == "feed.0" { 0 } else { 1000 };
-            node.known.place += 1;
-            self.send(name, Piece::Data(item));
+            let item = node.state.next_item + if name == "feed.0" { 0 } else { 1000 };
+            node.state.next_item += 1;
+            self.send_item(name, StreamItem::Batch(item));
         }
     }
 
-    fn read(&mut self, name: &str) -> Result<(), String> {
-        let is_asking = self.chance(self.asks) == 0;
-        match self.nodes.get_mut(name).unwrap().merge.step().map_err(|error| format!("{name}: {error}"))? {
-            Next::Data { data, .. } => {
-                if is_asking {
-                    self.ask(name, 1);
+    fn read_input(&mut self, name: &str) -> Result<(), String> {
+        let is_requesting = self.random_below(self.request_odds) == 0;
+        match self
+            .workers
+            .get_mut(name)
+            .unwrap()
+            .merge
+            .next_step()
+            .map_err(|error| format!("{name}: {error}"))?
+        {
+            MergeStep::Batch { data, .. } => {
+                if is_requesting {
+                    self.request_workers(name, 1);
                 }
-                self.send(name, Piece::Data(data));
+                self.send_item(name, StreamItem::Batch(data));
             }
-            Next::Barrier(number) => self.cut(name, number),
-            Next::Ended => self.nodes.get_mut(name).unwrap().phase = Phase::Ended,
-            Next::Wait => {}
+            MergeStep::Barrier(number) => self.take_barrier(name, number),
+            MergeStep::Ended => self.workers.get_mut(name).unwrap().phase = WorkerPhase::Ended,
+            MergeStep::Idle => {}
         }
         Ok(())
     }
 
-    fn ask(&mut self, name: &str, count: usize) {
-        if let Some(stage) = self.asks(name) {
-            let node = self.nodes.get_mut(name).unwrap();
-            node.calls += 1;
-            node.known.given += self.growth.ask(name, node.calls, &stage, count);
+    fn request_workers(&mut self, name: &str, count: usize) {
+        if let Some(stage) = self.requestable_stage(name) {
+            let node = self.workers.get_mut(name).unwrap();
+            node.requests += 1;
+            node.state.granted +=
+                self.scale_out
+                    .request_workers(name, node.requests, &stage, count);
         }
     }
 
     /// Who has asked waits until all is open; till then barriers pass.
-    fn end(&mut self, name: &str) {
-        let node = self.nodes.get_mut(name).unwrap();
-        if let Some(number) = node.merge.due() {
-            return self.cut(name, number);
+    fn end_outputs(&mut self, name: &str) {
+        let node = self.workers.get_mut(name).unwrap();
+        if let Some(number) = node.merge.take_due_barrier() {
+            return self.take_barrier(name, number);
         }
-        if node.outputs.iter().filter(|output| output.later && output.open).count() == node.known.given {
-            node.phase = Phase::Waiting;
-            self.send(name, Piece::End);
+        if node
+            .outputs
+            .iter()
+            .filter(|output| output.later && output.open)
+            .count()
+            == node.state.granted
+        {
+            node.phase = WorkerPhase::Waiting;
+            self.send_item(name, StreamItem::End);
         }
     }
 
-    fn wait(&mut self, name: &str) {
-        let done = |output: &&Output| {
-            let ended =
-                |other: &Node| other.merge.has_ended(other.inputs.iter().position(|from| from == name).unwrap());
-            self.nodes.get(&output.to).is_some_and(ended)
+    fn wait_for_consumers(&mut self, name: &str) {
+        let done = |output: &&SimOutput| {
+            let ended = |other: &SimWorker| {
+                other
+                    .merge
+                    .has_ended(other.inputs.iter().position(|from| from == name).unwrap())
+            };
+            self.workers.get(&output.to).is_some_and(ended)
         };
-        let open: Vec<_> = self.nodes[name].outputs.iter().filter(|output| output.open).collect();
+        let open: Vec<_> = self.workers[name]
+            .outputs
+            .iter()
+            .filter(|output| output.open)
+            .collect();
         if open.iter().all(done) {
-            let node = self.nodes.get_mut(name).unwrap();
-            node.phase = Phase::Finished;
-            node.said.push_back(Said::Finished);
+            let node = self.workers.get_mut(name).unwrap();
+            node.phase = WorkerPhase::Finished;
+            node.to_coordinator.push_back(SimWorkerMessage::Finished);
         }
     }
 
     /// A number to one that is open, the rest to all.
-    fn send(&mut self, name: &str, piece: Piece<u32>) {
-        let node = self.nodes.get_mut(name).unwrap();
-        let open: Vec<usize> = (0..node.outputs.len()).filter(|&at| node.outputs[at].open).collect();
+    fn send_item(&mut self, name: &str, piece: StreamItem<u32>) {
+        let node = self.workers.get_mut(name).unwrap();
+        let open: Vec<usize> = (0..node.outputs.len())
+            .filter(|&at| node.outputs[at].open)
+            .collect();
         let to = match piece {
-            Piece::Data(item) if open.is_empty() => return node.known.kept.push(item),
-            Piece::Data(_) => {
+            StreamItem::Batch(item) if open.is_empty() => return node.state.kept.push(item),
+            StreamItem::Batch(_) => {
                 node.turn = (node.turn + 1) % open.len();
                 open[node.turn..=node.turn].to_vec()
             }
@@ -98,53 +128,93 @@ impl Job {
         for at in to {
             let output = &mut node.outputs[at];
             output.sent += 1;
-            self.streams.entry((name.to_owned(), output.to.clone())).or_default().push_back(piece.clone());
+            self.streams
+                .entry((name.to_owned(), output.to.clone()))
+                .or_default()
+                .push_back(piece.clone());
         }
     }
 
-    fn cut(&mut self, name: &str, number: u64) {
-        self.send(name, Piece::Barrier(number));
-        let node = self.nodes.get_mut(name).unwrap();
-        let inputs = node.inputs.iter().cloned().zip(node.merge.positions()).collect();
-        let outputs = node.outputs.iter().map(|output| (output.to.clone(), output.sent)).collect();
-        node.said.push_back(Said::Saved(
+    fn take_barrier(&mut self, name: &str, number: u64) {
+        self.send_item(name, StreamItem::Barrier(number));
+        let node = self.workers.get_mut(name).unwrap();
+        let inputs = node
+            .inputs
+            .iter()
+            .cloned()
+            .zip(node.merge.positions())
+            .collect();
+        let outputs = node
+            .outputs
+            .iter()
+            .map(|output| (output.to.clone(), output.sent))
+            .collect();
+        node.to_coordinator.push_back(SimWorkerMessage::Saved(
             number,
-            Known { inputs, outputs, ended: node.phase == Phase::Ended, ..node.known.clone() },
+            WorkerState {
+                inputs,
+                outputs,
+                ended: node.phase == WorkerPhase::Ended,
+                ..node.state.clone()
+            },
         ));
     }
 
-    pub(super) fn hear(&mut self, name: &str) {
-        let node = self.nodes.get_mut(name).unwrap();
-        let word = match node.heard.pop_front() {
-            Some(Heard::Word(word)) => word,
-            Some(Heard::Trigger(number)) => return node.merge.trigger(number),
+    pub(super) fn receive_from_coordinator(&mut self, name: &str) {
+        let node = self.workers.get_mut(name).unwrap();
+        let update = match node.to_worker.pop_front() {
+            Some(SimCoordinatorMessage::EdgeUpdate(word)) => word,
+            Some(SimCoordinatorMessage::Trigger(number)) => return node.merge.add_trigger(number),
             None => return,
         };
         for (at, from) in node.inputs.iter().enumerate() {
-            if word.inputs.contains(from) {
-                node.merge.open(at);
-            } else if word.never.contains(from) {
-                node.merge.never(at);
+            if update.inputs.contains(from) {
+                node.merge.open_input(at);
+            } else if update.unused.contains(from) {
+                node.merge.mark_unused(at);
             }
         }
-        for output in node.outputs.iter_mut().filter(|output| word.outputs.contains(&output.to)) {
+        for output in node
+            .outputs
+            .iter_mut()
+            .filter(|output| update.outputs.contains(&output.to))
+        {
             output.open = true;
         }
-        node.said.extend(word.inputs.into_iter().chain(word.outputs).map(Said::Opened));
+        node.to_coordinator.extend(
+            update
+                .inputs
+                .into_iter()
+                .chain(update.outputs)
+                .map(SimWorkerMessage::Opened),
+        );
     }
 
     /// One frame, if its consumer has opened.
-    pub(super) fn carry(&mut self, at: usize) -> Result<(), String> {
-        let Some((edge, frames)) = self.streams.iter_mut().nth(at) else { return Ok(()) };
-        let Some(node) = self.nodes.get_mut(&edge.1) else { return Ok(()) };
+    pub(super) fn deliver_frame(&mut self, at: usize) -> Result<(), String> {
+        let Some((edge, frames)) = self.streams.iter_mut().nth(at) else {
+            return Ok(());
+        };
+        let Some(node) = self.workers.get_mut(&edge.1) else {
+            return Ok(());
+        };
         let input = node.inputs.iter().position(|from| *from == edge.0).unwrap();
-        if node.merge.is_later(input) {
+        if node.merge.is_undecided(input) {
             return Ok(());
         }
-        let Some(piece) = frames.pop_front() else { return Ok(()) };
-        let sequence =
-            self.nodes[&edge.0].outputs.iter().find(|output| output.to == edge.1).unwrap().sent - frames.len() as u64;
-        let node = self.nodes.get_mut(&edge.1).unwrap();
-        node.merge.push(input, sequence, piece).map_err(|error| format!("{edge:?}: {error}"))
+        let Some(piece) = frames.pop_front() else {
+            return Ok(());
+        };
+        let sequence = self.workers[&edge.0]
+            .outputs
+            .iter()
+            .find(|output| output.to == edge.1)
+            .unwrap()
+            .sent
+            - frames.len() as u64;
+        let node = self.workers.get_mut(&edge.1).unwrap();
+        node.merge
+            .push(input, sequence, piece)
+            .map_err(|error| format!("{edge:?}: {error}"))
     }
 }

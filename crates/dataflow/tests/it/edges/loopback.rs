@@ -1,86 +1,158 @@
 //! What every machine can try.
 
-use nearpath_rendezvous::Limits;
-use nearpath_testkit::p2p::rendezvous::{House, free};
+use nearpath_rendezvous::RendezvousLimits;
+use nearpath_testkit::p2p::rendezvous::{TestRendezvous, free_port};
 
-use super::worker_process::{Crew, Hand, Load, begin};
+use super::worker_process::{EdgeLoad, TestJob, WorkerProcess, begin_all};
 
-fn all_went(hands: &[Hand], path: &str) {
-    for hand in hands {
-        let (paths, _) = hand.went().well();
-        assert!(!paths.is_empty() && paths.iter().all(|taken| taken == path), "{}: {paths:?}", hand.name);
+fn assert_all_used_path(workers: &[WorkerProcess], path: &str) {
+    for worker in workers {
+        let (paths, _) = worker.attempt_result().assert_success();
+        assert!(
+            !paths.is_empty() && paths.iter().all(|taken| taken == path),
+            "{}: {paths:?}",
+            worker.name
+        );
     }
 }
 
 #[test]
-fn several_workers_stream_to_several_over_either_transport() {
-    let (house, crew) = (House::start(Limits::default()), Crew::new());
-    let mut from = ["map.0", "map.1", "map.2"].map(|name| crew.hire(&house, None, name));
-    let mut to = ["word_count.0", "word_count.1"].map(|name| crew.hire(&house, None, name));
+fn workers_stream_to_each_other_over_either_transport() {
+    let (rendezvous, job) = (
+        TestRendezvous::start(RendezvousLimits::default()),
+        TestJob::new(),
+    );
+    let mut from =
+        ["map.0", "map.1", "map.2"].map(|name| job.spawn_worker(&rendezvous, None, name));
+    let mut to =
+        ["word_count.0", "word_count.1"].map(|name| job.spawn_worker(&rendezvous, None, name));
     for (attempt, over) in [(1, &["tcp"]), (2, &["udp"])] {
-        begin(&mut from, &mut to, attempt, &Load { over, path: Some("punch"), ..Load::default() });
-        all_went(&from, "punch");
-        all_went(&to, "punch");
+        begin_all(
+            &mut from,
+            &mut to,
+            attempt,
+            &EdgeLoad {
+                transports: over,
+                path: Some("punch"),
+                ..EdgeLoad::default()
+            },
+        );
+        assert_all_used_path(&from, "punch");
+        assert_all_used_path(&to, "punch");
     }
 }
 
 #[test]
-fn without_a_direct_way_the_relay_carries_all_and_that_is_told() {
-    let (house, crew) = (House::start(Limits::default()), Crew::new());
-    let (mut from, mut to) = ([crew.hire(&house, None, "map.0")], [crew.hire(&house, None, "reduce.0")]);
-    begin(&mut from, &mut to, 1, &Load { over: &[], ..Load::default() });
-    for went in [from[0].went(), to[0].went()] {
-        let (paths, relayed) = went.well();
+fn without_a_direct_path_the_relay_carries_and_counts_all_bytes() {
+    let (rendezvous, job) = (
+        TestRendezvous::start(RendezvousLimits::default()),
+        TestJob::new(),
+    );
+    let (mut from, mut to) = (
+        [job.spawn_worker(&rendezvous, None, "map.0")],
+        [job.spawn_worker(&rendezvous, None, "reduce.0")],
+    );
+    begin_all(
+        &mut from,
+        &mut to,
+        1,
+        &EdgeLoad {
+            transports: &[],
+            ..EdgeLoad::default()
+        },
+    );
+    for result in [from[0].attempt_result(), to[0].attempt_result()] {
+        let (paths, relayed) = result.assert_success();
         assert_eq!(paths, ["relay"]);
         assert!((2_000_000..2_200_000).contains(&relayed), "{relayed}");
     }
 }
 
 #[test]
-fn edges_do_not_notice_that_the_rendezvous_starts_anew() {
-    let (addr, crew) = (free(), Crew::new());
-    let house = House::start_at(addr, Limits::default());
-    let mut from = ["map.0", "map.1"].map(|name| crew.hire(&house, None, name));
-    let mut to = ["reduce.0", "reduce.1"].map(|name| crew.hire(&house, None, name));
-    begin(&mut from, &mut to, 1, &Load { path: Some("punch"), pause: true, ..Load::default() });
-    from.iter().for_each(|hand| assert_eq!(hand.next(), "half"));
-    drop(house);
-    from.iter_mut().for_each(|hand| hand.say(&"go".into()));
-    all_went(&from, "punch");
-    all_went(&to, "punch");
-    let _house = House::start_at(addr, Limits::default());
-    begin(&mut from, &mut to, 2, &Load { path: Some("punch"), ..Load::default() }); // as soon as the lines are there again
-    all_went(&from, "punch");
-    all_went(&to, "punch");
+fn edges_survive_a_restart_of_the_rendezvous() {
+    let (addr, job) = (free_port(), TestJob::new());
+    let rendezvous = TestRendezvous::start_at(addr, RendezvousLimits::default());
+    let mut from = ["map.0", "map.1"].map(|name| job.spawn_worker(&rendezvous, None, name));
+    let mut to = ["reduce.0", "reduce.1"].map(|name| job.spawn_worker(&rendezvous, None, name));
+    begin_all(
+        &mut from,
+        &mut to,
+        1,
+        &EdgeLoad {
+            path: Some("punch"),
+            pause: true,
+            ..EdgeLoad::default()
+        },
+    );
+    from.iter()
+        .for_each(|hand| assert_eq!(hand.next_line(), "half"));
+    drop(rendezvous);
+    from.iter_mut()
+        .for_each(|hand| hand.send_line(&"go".into()));
+    assert_all_used_path(&from, "punch");
+    assert_all_used_path(&to, "punch");
+    let _house = TestRendezvous::start_at(addr, RendezvousLimits::default());
+    begin_all(
+        &mut from,
+        &mut to,
+        2,
+        &EdgeLoad {
+            path: Some("punch"),
+            ..EdgeLoad::default()
+        },
+    ); // as soon as the lines are there again
+    assert_all_used_path(&from, "punch");
+    assert_all_used_path(&to, "punch");
 }
 
 /// The attempt goes on: no stream is begun anew.
 #[test]
-fn edges_over_the_relay_outlive_the_rendezvous() {
-    let (addr, crew) = (free(), Crew::new());
-    let house = House::start_at(addr, Limits::default());
-    let mut from = ["map.0", "map.1"].map(|name| crew.hire(&house, None, name));
-    let mut to = ["reduce.0", "reduce.1"].map(|name| crew.hire(&house, None, name));
-    begin(&mut from, &mut to, 1, &Load { over: &[], pause: true, ..Load::default() });
-    from.iter().for_each(|hand| assert_eq!(hand.next(), "half"));
-    drop(house);
-    from.iter_mut().for_each(|hand| hand.say(&"go".into()));
-    let house = House::start_at(addr, Limits::default());
-    all_went(&from, "relay");
-    all_went(&to, "relay");
-    assert_eq!(house.metric("nearpath_relay_joined_total"), 4, "they came back to it");
+fn relayed_edges_survive_a_restart_of_the_rendezvous() {
+    let (addr, job) = (free_port(), TestJob::new());
+    let rendezvous = TestRendezvous::start_at(addr, RendezvousLimits::default());
+    let mut from = ["map.0", "map.1"].map(|name| job.spawn_worker(&rendezvous, None, name));
+    let mut to = ["reduce.0", "reduce.1"].map(|name| job.spawn_worker(&rendezvous, None, name));
+    begin_all(
+        &mut from,
+        &mut to,
+        1,
+        &EdgeLoad {
+            transports: &[],
+            pause: true,
+            ..EdgeLoad::default()
+        },
+    );
+    from.iter()
+        .for_each(|hand| assert_eq!(hand.next_line(), "half"));
+    drop(rendezvous);
+    from.iter_mut()
+        .for_each(|hand| hand.send_line(&"go".into()));
+    let second = TestRendezvous::start_at(addr, RendezvousLimits::default());
+    assert_all_used_path(&from, "relay");
+    assert_all_used_path(&to, "relay");
+    assert_eq!(
+        second.metric_value("nearpath_relay_joined_total"),
+        4,
+        "they came back to it"
+    );
 }
 
 #[test]
-fn who_begins_later_is_waited_for() {
-    let (house, crew) = (House::start(Limits::default()), Crew::new());
-    let (mut from, mut to) = (crew.hire(&house, None, "map.0"), crew.hire(&house, None, "reduce.0"));
-    let load = Load::default();
-    from.begin(1, &[], &[to.name.clone(), "reduce.1".to_owned()], &load);
-    to.begin(1, &["map.0".to_owned()], &[], &load);
-    let mut late = crew.hire(&house, None, "reduce.1");
-    late.begin(1, &["map.0".to_owned()], &[], &load);
-    for hand in [from, to, late] {
-        hand.went().well();
+fn edges_wait_for_a_worker_that_starts_later() {
+    let (rendezvous, job) = (
+        TestRendezvous::start(RendezvousLimits::default()),
+        TestJob::new(),
+    );
+    let (mut from, mut to) = (
+        job.spawn_worker(&rendezvous, None, "map.0"),
+        job.spawn_worker(&rendezvous, None, "reduce.0"),
+    );
+    let load = EdgeLoad::default();
+    from.begin_attempt(1, &[], &[to.name.clone(), "reduce.1".to_owned()], &load);
+    to.begin_attempt(1, &["map.0".to_owned()], &[], &load);
+    let mut late_worker = job.spawn_worker(&rendezvous, None, "reduce.1");
+    late_worker.begin_attempt(1, &["map.0".to_owned()], &[], &load);
+    for worker in [from, to, late_worker] {
+        worker.attempt_result().assert_success();
     }
 }

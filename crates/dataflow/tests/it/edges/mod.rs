@@ -1,6 +1,6 @@
 //! Edges between worker processes: `examples/edges.rs`.
 
 mod loopback;
-mod nats;
+mod nat;
 mod worker_death;
 mod worker_process;

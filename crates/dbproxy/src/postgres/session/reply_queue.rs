@@ -5,51 +5,51 @@ use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::super::backend_state::{Sent, Statement};
+use super::super::backend_state::{PreparedStatement, SentParse};
 use super::super::message;
 
 /// What has to be taken back when the server skips a message, because one before it failed.
 #[derive(Debug, Clone)]
-pub(super) enum Undo {
+pub(super) enum ReplyUndo {
     Nothing,
     /// A Parse that was sent, if it was: the backend did not prepare it, and the client's name, if it was the client's, means what it meant before.
-    Parsed(Option<Sent>, Option<Renamed>),
+    Parsed(Option<SentParse>, Option<RenamedStatement>),
     /// The client's name was not freed.
-    Freed(Renamed),
+    Freed(RenamedStatement),
 }
 
 /// A client's name, and what it meant before.
-pub(super) type Renamed = (Bytes, Option<Rc<Statement>>);
+pub(super) type RenamedStatement = (Bytes, Option<Rc<PreparedStatement>>);
 
 /// One reply.
 #[derive(Debug)]
-pub(super) enum Expect {
+pub(super) enum PostgresExpectedReply {
     /// To the client's settings at a new backend; the client hears nothing of it.
     Restored,
     Query,
     Sync,
-    Parse(Undo),
+    Parse(ReplyUndo),
     /// A Parse of our own.
-    HiddenParse(Undo),
-    Bind(Option<Rc<Statement>>),
+    HiddenParse(ReplyUndo),
+    Bind(Option<Rc<PreparedStatement>>),
     Describe,
     Execute,
-    Close(Undo),
+    Close(ReplyUndo),
     /// A Close of our own.
     HiddenClose,
     /// No reply of the server's: this is said when it is its turn.
-    Say(Bytes, Undo),
+    Local(Bytes, ReplyUndo),
     /// ReadyForQuery in the same manner.
-    SayReady,
+    LocalReady,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    expected: VecDeque<Expect>,
+pub(super) struct ReplyQueue {
+    expected: VecDeque<PostgresExpectedReply>,
 }
 
-impl Queue {
-    pub(super) fn push(&mut self, expect: Expect) {
+impl ReplyQueue {
+    pub(super) fn push(&mut self, expect: PostgresExpectedReply) {
         self.expected.push_back(expect);
     }
 
@@ -61,44 +61,59 @@ impl Queue {
         self.expected.len()
     }
 
-    pub(super) fn first(&self) -> Option<&Expect> {
+    pub(super) fn first(&self) -> Option<&PostgresExpectedReply> {
         self.expected.front()
     }
 
-    pub(super) fn pop(&mut self) -> Option<Expect> {
+    pub(super) fn pop(&mut self) -> Option<PostgresExpectedReply> {
         self.expected.pop_front()
     }
 
     /// Says what it is the turn of.
-    pub(super) fn settle(&mut self, status: u8, to_client: &mut BytesMut) {
-        while let Some(Expect::Say(..) | Expect::SayReady) = self.first() {
+    pub(super) fn flush_local(&mut self, status: u8, to_client: &mut BytesMut) {
+        while let Some(PostgresExpectedReply::Local(..) | PostgresExpectedReply::LocalReady) =
+            self.first()
+        {
             match self.pop() {
-                Some(Expect::Say(words, _)) => to_client.extend_from_slice(&words),
-                _ => message::ready(to_client, status),
+                Some(PostgresExpectedReply::Local(words, _)) => to_client.extend_from_slice(&words),
+                _ => message::write_ready(to_client, status),
             }
         }
     }
 
     /// After an error in a series of messages the server skips all up to the next Sync: what it skips, the error's own first.
-    pub(super) fn skip(&mut self) -> Vec<Expect> {
-        let sync =
-            self.expected.iter().position(|expect| matches!(expect, Expect::Sync)).unwrap_or(self.expected.len());
+    pub(super) fn skip_to_sync(&mut self) -> Vec<PostgresExpectedReply> {
+        let sync = self
+            .expected
+            .iter()
+            .position(|expect| matches!(expect, PostgresExpectedReply::Sync))
+            .unwrap_or(self.expected.len());
         self.expected.drain(..sync).collect()
     }
 
     /// While rows are copied in, the server ignores a Sync.
     pub(super) fn ignore_syncs(&mut self) {
-        self.expected.retain(|expect| !matches!(expect, Expect::Sync));
+        self.expected
+            .retain(|expect| !matches!(expect, PostgresExpectedReply::Sync));
     }
 
     /// Takes a renaming back, unless the name was given another meaning since: then that one has come after what was before. Whether it was.
-    pub(super) fn rebase(&mut self, (name, before): &Renamed) -> bool {
+    pub(super) fn rebase_name(&mut self, (name, before): &RenamedStatement) -> bool {
         let later = self.expected.iter_mut().find_map(|expect| match expect {
-            Expect::Parse(Undo::Parsed(_, Some(later)) | Undo::Freed(later)) if later.0 == name => Some(Some(later)),
-            Expect::Close(Undo::Freed(later)) if later.0 == name => Some(Some(later)),
-            Expect::Say(_, Undo::Parsed(_, Some(later)) | Undo::Freed(later)) if later.0 == name => Some(Some(later)),
+            PostgresExpectedReply::Parse(
+                ReplyUndo::Parsed(_, Some(later)) | ReplyUndo::Freed(later),
+            ) if later.0 == name => Some(Some(later)),
+            PostgresExpectedReply::Close(ReplyUndo::Freed(later)) if later.0 == name => {
+                Some(Some(later))
+            }
+            PostgresExpectedReply::Local(
+                _,
+                ReplyUndo::Parsed(_, Some(later)) | ReplyUndo::Freed(later),
+            ) if later.0 == name => Some(Some(later)),
             // A simple query ends the statement without a name in any case.
-            Expect::Query | Expect::SayReady if name.is_empty() => Some(None),
+            PostgresExpectedReply::Query | PostgresExpectedReply::LocalReady if name.is_empty() => {
+                Some(None)
+            }
             _ => None,
         });
         match later {

@@ -1,62 +1,85 @@
 //! What a text of SQL means for the session that it runs in.
 
-use super::keywords::{COMPUTE, HARMLESS, LEAVE_NOTHING, RESTORED, SESSION_FUNCTIONS, SESSION_LOCKS};
-use super::lexer::{Token, Tokens};
+use super::keywords::{
+    COMPUTING_STATEMENTS, HARMLESS_CALLS, RESTORED_SETTINGS, SESSION_FUNCTIONS, SESSION_LOCKS,
+    STATELESS_STATEMENTS,
+};
+use super::lexer::{SqlLexer, SqlToken};
 
 /// What a text leaves in its session.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(in super::super) struct Judgement {
+pub(in super::super) struct PostgresSessionEffect {
     /// Why the client has to keep its backend.
     pub(in super::super) pin: Option<&'static str>,
     /// It makes things that may be temporary without saying so, or calls functions that nothing is known of: the backend is cleaned before it serves
     /// anybody else.
-    pub(in super::super) leaves: bool,
+    pub(in super::super) needs_cleaning: bool,
     /// The text is a single `DEALLOCATE` of this name.
     pub(in super::super) deallocates: Option<Vec<u8>>,
 }
 
 /// Judges all statements in `text`. `reported` says whether the server reports a setting.
-pub(in super::super) fn judge(text: &[u8], reported: impl Fn(&str) -> bool) -> Judgement {
-    let mut judgement = Judgement::default();
-    let Ok(tokens) = Tokens::of(text).collect::<Result<Vec<_>, _>>() else {
+pub(in super::super) fn classify_text(
+    text: &[u8],
+    reported: impl Fn(&str) -> bool,
+) -> PostgresSessionEffect {
+    let mut judgement = PostgresSessionEffect::default();
+    let Ok(tokens) = SqlLexer::new(text).collect::<Result<Vec<_>, _>>() else {
         judgement.pin = Some("unclear text");
         return judgement;
     };
-    let statements: Vec<_> =
-        tokens.split(|token| *token == Token::Mark(b';')).filter(|statement| !statement.is_empty()).collect();
+    let statements: Vec<_> = tokens
+        .split(|token| *token == SqlToken::Symbol(b';'))
+        .filter(|statement| !statement.is_empty())
+        .collect();
     for statement in &statements {
-        judgement.pin = judgement.pin.or_else(|| pin(statement, &reported));
-        judgement.leaves |= leaves(statement);
+        judgement.pin = judgement.pin.or_else(|| pin_reason(statement, &reported));
+        judgement.needs_cleaning |= may_leave_state(statement);
     }
     if let [[first, rest @ ..]] = statements[..]
         && first.is("deallocate")
     {
-        judgement.deallocates = deallocated(rest);
+        judgement.deallocates = deallocated_name(rest);
     }
     judgement
 }
 
 /// Whether a text may ask for a number that its session has drawn from a sequence.
-pub(in super::super) fn names_numbers(text: &[u8]) -> bool {
-    let named = |word: &[u8]| word.eq_ignore_ascii_case(b"currval") || word.eq_ignore_ascii_case(b"lastval");
+pub(in super::super) fn names_sequence_value(text: &[u8]) -> bool {
+    let named = |word: &[u8]| {
+        word.eq_ignore_ascii_case(b"currval") || word.eq_ignore_ascii_case(b"lastval")
+    };
     text.windows(7).any(named)
 }
 
-fn pin(statement: &[Token<'_>], reported: impl Fn(&str) -> bool) -> Option<&'static str> {
-    anywhere(statement).or_else(|| begins(statement, reported))
+fn pin_reason(statement: &[SqlToken<'_>], reported: impl Fn(&str) -> bool) -> Option<&'static str> {
+    pin_anywhere(statement).or_else(|| pin_by_start(statement, reported))
 }
 
 /// Why a statement pins by how it begins.
-fn begins(statement: &[Token<'_>], reported: impl Fn(&str) -> bool) -> Option<&'static str> {
-    let is = |at: usize, name| statement.get(at).is_some_and(|token: &Token<'_>| token.is(name));
-    let Token::Word(first) = statement[0] else {
-        return (statement[0] != Token::Mark(b'(')).then_some("unknown statement");
+fn pin_by_start(
+    statement: &[SqlToken<'_>],
+    reported: impl Fn(&str) -> bool,
+) -> Option<&'static str> {
+    let is = |at: usize, name| {
+        statement
+            .get(at)
+            .is_some_and(|token: &SqlToken<'_>| token.is(name))
+    };
+    let SqlToken::Word(first) = statement[0] else {
+        return (statement[0] != SqlToken::Symbol(b'(')).then_some("unknown statement");
     };
     match first.to_ascii_lowercase().as_slice() {
-        b"set" => set(&statement[1..], reported),
+        b"set" => pin_of_set(&statement[1..], reported),
         b"listen" => Some("LISTEN"),
-        b"create" if (1..5).any(|at| is(at, "temp") || is(at, "temporary")) => Some("temporary table"),
-        b"declare" if statement.windows(2).any(|two| two[0].is("with") && two[1].is("hold")) => {
+        b"create" if (1..5).any(|at| is(at, "temp") || is(at, "temporary")) => {
+            Some("temporary table")
+        }
+        b"declare"
+            if statement
+                .windows(2)
+                .any(|two| two[0].is("with") && two[1].is("hold")) =>
+        {
             Some("cursor WITH HOLD")
         }
         b"prepare" if is(1, "transaction") => None,
@@ -64,120 +87,167 @@ fn begins(statement: &[Token<'_>], reported: impl Fn(&str) -> bool) -> Option<&'
         b"load" => Some("LOAD"),
         b"do" => Some("DO"),
         b"call" => Some("CALL"),
-        first if is_one_of(first, &LEAVE_NOTHING) || is_one_of(first, &COMPUTE) => None,
+        first
+            if is_one_of(first, &STATELESS_STATEMENTS)
+                || is_one_of(first, &COMPUTING_STATEMENTS) =>
+        {
+            None
+        }
         _ => Some("unknown statement"),
     }
 }
 
 /// What follows `SET`.
-fn set(rest: &[Token<'_>], reported: impl Fn(&str) -> bool) -> Option<&'static str> {
+fn pin_of_set(rest: &[SqlToken<'_>], reported: impl Fn(&str) -> bool) -> Option<&'static str> {
     let rest = match rest {
-        [session, characteristics, ..] if session.is("session") && characteristics.is("characteristics") => {
+        [session, characteristics, ..]
+            if session.is("session") && characteristics.is("characteristics") =>
+        {
             return Some("SET SESSION CHARACTERISTICS");
         }
         [session, rest @ ..] if session.is("session") => rest,
         rest => rest,
     };
-    let [first, after @ ..] = rest else { return None };
+    let [first, after @ ..] = rest else {
+        return None;
+    };
     // `SET a.b`: a qualified name is an extension's, or anybody's, even `local.b`.
-    if after.first() == Some(&Token::Mark(b'.')) {
+    if after.first() == Some(&SqlToken::Symbol(b'.')) {
         return Some("SET");
     }
-    if ["local", "transaction", "constraints"].iter().any(|name| first.is(name)) {
+    if ["local", "transaction", "constraints"]
+        .iter()
+        .any(|name| first.is(name))
+    {
         return None;
     }
     let name = match first {
         time if time.is("time") => "TimeZone",
         names if names.is("names") => "client_encoding",
         schema if schema.is("schema") => "search_path",
-        other => RESTORED.into_iter().find(|name| other.is(name)).unwrap_or_default(),
+        other => RESTORED_SETTINGS
+            .into_iter()
+            .find(|name| other.is(name))
+            .unwrap_or_default(),
     };
     (name.is_empty() || !reported(name)).then_some("SET")
 }
 
 /// Why a statement pins by what it names, wherever it does.
-fn anywhere(statement: &[Token<'_>]) -> Option<&'static str> {
+fn pin_anywhere(statement: &[SqlToken<'_>]) -> Option<&'static str> {
     statement.iter().enumerate().find_map(|(at, token)| {
-        let (Token::Word(word) | Token::Quoted(word)) = token else { return None };
+        let (SqlToken::Word(word) | SqlToken::Quoted(word)) = token else {
+            return None;
+        };
         let next = |ahead: usize| statement.get(at + ahead);
-        let called = next(1) == Some(&Token::Mark(b'('));
+        let called = next(1) == Some(&SqlToken::Symbol(b'('));
         if SESSION_LOCKS.iter().any(|name| token.is(name)) {
             return Some("advisory lock");
         }
         if called && SESSION_FUNCTIONS.iter().any(|name| token.is(name)) {
             return Some("session function");
         }
-        let sets = token.is("set_config") && !is_local(&statement[at + 1..]);
+        let sets = token.is("set_config") && !is_transaction_local(&statement[at + 1..]);
         // An update of this view sets what it shows.
         if sets || token.is("pg_settings") && statement.iter().any(|other| other.is("update")) {
             return Some("SET");
         }
-        let temporary =
-            token.is("into") && (1..3).any(|by| next(by).is_some_and(|it| it.is("temp") || it.is("temporary")));
-        (temporary || word.get(..7).is_some_and(|start| start.eq_ignore_ascii_case(b"pg_temp")))
-            .then_some("temporary table")
+        let temporary = token.is("into")
+            && (1..3).any(|by| next(by).is_some_and(|it| it.is("temp") || it.is("temporary")));
+        (temporary
+            || word
+                .get(..7)
+                .is_some_and(|start| start.eq_ignore_ascii_case(b"pg_temp")))
+        .then_some("temporary table")
     })
 }
 
 /// Whether `set_config(…)` ends in `true`: for the transaction only.
-fn is_local(arguments: &[Token<'_>]) -> bool {
+fn is_transaction_local(arguments: &[SqlToken<'_>]) -> bool {
     let mut depth = 0;
     let end = arguments.iter().position(|token| {
         depth += match token {
-            Token::Mark(b'(') => 1,
-            Token::Mark(b')') => -1,
+            SqlToken::Symbol(b'(') => 1,
+            SqlToken::Symbol(b')') => -1,
             _ => 0,
         };
         depth == 0
     });
     end.is_some_and(|end| {
-        end >= 2 && arguments[end - 2] == Token::Mark(b',') && matches!(arguments[end - 1], last if last.is("true"))
+        end >= 2
+            && arguments[end - 2] == SqlToken::Symbol(b',')
+            && matches!(arguments[end - 1], last if last.is("true"))
     })
 }
 
 /// Whether a statement makes what may be temporary, or calls what nothing is known of.
-fn leaves(statement: &[Token<'_>]) -> bool {
-    makes(statement)
+fn may_leave_state(statement: &[SqlToken<'_>]) -> bool {
+    creates_objects(statement)
         || statement.windows(2).enumerate().any(|(at, two)| {
-            let call = matches!(two, [Token::Word(_) | Token::Quoted(_), Token::Mark(b'(')]);
-            call && !is_harmless(&two[0]) && !names_a_table(&statement[..at])
+            let call = matches!(
+                two,
+                [
+                    SqlToken::Word(_) | SqlToken::Quoted(_),
+                    SqlToken::Symbol(b'(')
+                ]
+            );
+            call && !is_harmless(&two[0]) && !names_table(&statement[..at])
         })
 }
 
 /// `CREATE`, `EXPLAIN ANALYZE CREATE … AS`, `SELECT … INTO`: what they make is temporary where `search_path` begins with `pg_temp`, and that can be set
 /// for one transaction, in words that nobody reads.
-fn makes(statement: &[Token<'_>]) -> bool {
+fn creates_objects(statement: &[SqlToken<'_>]) -> bool {
     let begins = |name| statement[0].is(name);
-    let creates = begins("create") || begins("explain") && statement.iter().any(|token| token.is("create"));
-    let selects_into = |two: &[Token<'_>]| two[1].is("into") && !two[0].is("insert") && !two[0].is("merge");
+    let creates =
+        begins("create") || begins("explain") && statement.iter().any(|token| token.is("create"));
+    let selects_into =
+        |two: &[SqlToken<'_>]| two[1].is("into") && !two[0].is("insert") && !two[0].is("merge");
     creates || statement.windows(2).any(selects_into)
 }
 
-fn is_harmless(token: &Token<'_>) -> bool {
-    let Token::Word(word) = token else { return false };
-    let Ok(word) = std::str::from_utf8(word).map(str::to_ascii_lowercase) else { return false };
-    HARMLESS.binary_search(&word.as_str()).is_ok()
+fn is_harmless(token: &SqlToken<'_>) -> bool {
+    let SqlToken::Word(word) = token else {
+        return false;
+    };
+    let Ok(word) = std::str::from_utf8(word).map(str::to_ascii_lowercase) else {
+        return false;
+    };
+    HARMLESS_CALLS.binary_search(&word.as_str()).is_ok()
 }
 
 /// Whether a name after these is that of a table: `INSERT INTO a.b (…)`, `COPY b (…)`, `WITH b (…)`.
-fn names_a_table(before: &[Token<'_>]) -> bool {
-    let qualified = before.ends_with(&[Token::Mark(b'.')]) && before.len() >= 2;
-    let before = if qualified { &before[..before.len() - 2] } else { before };
-    before.last().is_some_and(|last| ["into", "copy", "with", "recursive"].iter().any(|word| last.is(word)))
+fn names_table(before: &[SqlToken<'_>]) -> bool {
+    let qualified = before.ends_with(&[SqlToken::Symbol(b'.')]) && before.len() >= 2;
+    let before = if qualified {
+        &before[..before.len() - 2]
+    } else {
+        before
+    };
+    before.last().is_some_and(|last| {
+        ["into", "copy", "with", "recursive"]
+            .iter()
+            .any(|word| last.is(word))
+    })
 }
 
 /// The name in `DEALLOCATE [PREPARE] name`; `ALL` is none.
-fn deallocated(rest: &[Token<'_>]) -> Option<Vec<u8>> {
+fn deallocated_name(rest: &[SqlToken<'_>]) -> Option<Vec<u8>> {
     match rest {
-        [prepare, name] if prepare.is("prepare") => deallocated(std::slice::from_ref(name)),
-        [Token::Word(word)] => Some(word.to_ascii_lowercase()).filter(|word| word != b"all"),
-        [Token::Quoted(name)] => Some(String::from_utf8_lossy(name).replace("\"\"", "\"").into_bytes()),
+        [prepare, name] if prepare.is("prepare") => deallocated_name(std::slice::from_ref(name)),
+        [SqlToken::Word(word)] => Some(word.to_ascii_lowercase()).filter(|word| word != b"all"),
+        [SqlToken::Quoted(name)] => Some(
+            String::from_utf8_lossy(name)
+                .replace("\"\"", "\"")
+                .into_bytes(),
+        ),
         _ => None,
     }
 }
 
 fn is_one_of(word: &[u8], list: &[&str]) -> bool {
-    list.iter().any(|one| word.eq_ignore_ascii_case(one.as_bytes()))
+    list.iter()
+        .any(|one| word.eq_ignore_ascii_case(one.as_bytes()))
 }
 
 #[cfg(test)]
@@ -186,12 +256,12 @@ mod tests {
 
     use super::*;
 
-    fn judged(text: &str) -> Judgement {
-        judge(text.as_bytes(), |name| name != "search_path")
+    fn effect_of(text: &str) -> PostgresSessionEffect {
+        classify_text(text.as_bytes(), |name| name != "search_path")
     }
 
     #[test]
-    fn what_a_transaction_ends_moves_on() {
+    fn statements_that_end_with_the_transaction_do_not_pin() {
         for text in [
             "",
             ";;",
@@ -210,17 +280,20 @@ mod tests {
             "-- LISTEN x\nSELECT $$ LISTEN y; $$ /* SET z = 1 */",
             "SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL;",
         ] {
-            assert_eq!(judged(text), Judgement::default(), "{text}");
+            assert_eq!(effect_of(text), PostgresSessionEffect::default(), "{text}");
         }
     }
 
     #[test]
-    fn what_stays_in_the_session_pins_with_its_reason() {
+    fn session_state_pins_with_its_reason() {
         for (text, why) in [
             ("LISTEN x", "LISTEN"),
             ("SELECT 1; listen x", "LISTEN"),
             ("SELECT pg_advisory_lock(1)", "advisory lock"),
-            ("SELECT pg_catalog.\"pg_try_advisory_lock\" (1)", "advisory lock"),
+            (
+                "SELECT pg_catalog.\"pg_try_advisory_lock\" (1)",
+                "advisory lock",
+            ),
             ("SET work_mem = '64MB'", "SET"),
             ("SET app.user = 'x'", "SET"),
             ("SET search_path = a", "SET"),
@@ -229,15 +302,27 @@ mod tests {
             ("SET ROLE x", "SET"),
             ("SET local.a = 'x'", "SET"),
             ("SET SESSION transaction.a TO 'x'", "SET"),
-            ("UPDATE pg_settings SET setting = '1MB' WHERE name = 'work_mem'", "SET"),
-            ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "SET SESSION CHARACTERISTICS"),
+            (
+                "UPDATE pg_settings SET setting = '1MB' WHERE name = 'work_mem'",
+                "SET",
+            ),
+            (
+                "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+                "SET SESSION CHARACTERISTICS",
+            ),
             ("SELECT set_config('a.b', 'c', false)", "SET"),
             ("SELECT set_config('a.b', f(true), $1), true", "SET"),
             ("CREATE TEMP TABLE a (b int)", "temporary table"),
-            ("create or replace local temporary view a as select 1", "temporary table"),
+            (
+                "create or replace local temporary view a as select 1",
+                "temporary table",
+            ),
             ("SELECT 1 INTO TEMP a", "temporary table"),
             ("CREATE TABLE pg_temp.a (b int)", "temporary table"),
-            ("DECLARE c CURSOR WITH HOLD FOR SELECT 1", "cursor WITH HOLD"),
+            (
+                "DECLARE c CURSOR WITH HOLD FOR SELECT 1",
+                "cursor WITH HOLD",
+            ),
             ("PREPARE a AS SELECT 1", "PREPARE"),
             ("EXECUTE a", "PREPARE"),
             ("DO $$ BEGIN END $$", "DO"),
@@ -247,12 +332,12 @@ mod tests {
             ("FROBNICATE", "unknown statement"),
             ("'a", "unclear text"),
         ] {
-            assert_eq!(judged(text).pin, Some(why), "{text}");
+            assert_eq!(effect_of(text).pin, Some(why), "{text}");
         }
     }
 
     #[test]
-    fn what_is_made_and_functions_that_are_not_known_may_leave_something() {
+    fn created_objects_and_unknown_functions_need_cleaning() {
         for text in [
             "SELECT mine(1)",
             "SELECT * FROM shop.mine(1)",
@@ -264,24 +349,33 @@ mod tests {
             "EXPLAIN ANALYZE CREATE TEMP TABLE a AS SELECT 1",
             "SELECT 1 AS a INTO b",
         ] {
-            let judgement = judged(text);
-            assert!(judgement.leaves && judgement.pin.is_none(), "{text}");
+            let judgement = effect_of(text);
+            assert!(
+                judgement.needs_cleaning && judgement.pin.is_none(),
+                "{text}"
+            );
         }
     }
 
     #[test]
-    fn one_deallocate_names_what_it_frees() {
-        let freed = |text| judged(text).deallocates;
+    fn a_single_deallocate_names_its_statement() {
+        let freed = |text| effect_of(text).deallocates;
         assert_eq!(freed("DEALLOCATE _pg3_0"), Some(b"_pg3_0".to_vec()));
-        assert_eq!(freed("deallocate prepare \"A\"\"b\";"), Some(b"A\"b".to_vec()));
+        assert_eq!(
+            freed("deallocate prepare \"A\"\"b\";"),
+            Some(b"A\"b".to_vec())
+        );
         assert_eq!(freed("DEALLOCATE ALL"), None);
         assert_eq!(freed("DEALLOCATE a; SELECT 1"), None);
     }
 
     #[test]
-    fn who_asks_for_a_number_is_seen() {
-        assert!(names_numbers(b"SELECT pg_catalog.\"lastval\"()") && names_numbers(b"SELECT CurrVal('s')"));
-        assert!(!names_numbers(b"SELECT nextval('s')") && !names_numbers(b""));
+    fn reading_a_sequence_value_is_detected() {
+        assert!(
+            names_sequence_value(b"SELECT pg_catalog.\"lastval\"()")
+                && names_sequence_value(b"SELECT CurrVal('s')")
+        );
+        assert!(!names_sequence_value(b"SELECT nextval('s')") && !names_sequence_value(b""));
     }
 
     proptest! {
@@ -295,12 +389,12 @@ mod tests {
             upper: bool,
         ) {
             let listen = if upper { "LISTEN" } else { "listen" };
-            prop_assert_eq!(judged(&format!("{before};{blank}{listen} x")).pin, Some("LISTEN"));
+            prop_assert_eq!(effect_of(&format!("{before};{blank}{listen} x")).pin, Some("LISTEN"));
         }
 
         #[test]
         fn any_text_is_judged(text: Vec<u8>) {
-            judge(&text, |_| true);
+            classify_text(&text, |_| true);
         }
     }
 }

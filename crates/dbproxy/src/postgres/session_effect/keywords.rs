@@ -2,7 +2,7 @@
 
 /// Settings that the server reports when they change (`GUC_REPORT`, its manual section "Asynchronous Operations") and that anybody may set: a client's
 /// values are known, and given to the next backend that it gets.
-pub(in super::super) const RESTORED: [&str; 7] = [
+pub(in super::super) const RESTORED_SETTINGS: [&str; 7] = [
     "application_name",
     "client_encoding",
     "DateStyle",
@@ -13,14 +13,18 @@ pub(in super::super) const RESTORED: [&str; 7] = [
 ];
 
 /// Locks of the session, not of the transaction.
-pub(super) const SESSION_LOCKS: [&str; 4] =
-    ["pg_advisory_lock", "pg_advisory_lock_shared", "pg_try_advisory_lock", "pg_try_advisory_lock_shared"];
+pub(super) const SESSION_LOCKS: [&str; 4] = [
+    "pg_advisory_lock",
+    "pg_advisory_lock_shared",
+    "pg_try_advisory_lock",
+    "pg_try_advisory_lock_shared",
+];
 
 /// Functions that read what an earlier statement of the session left, or leave something.
 pub(super) const SESSION_FUNCTIONS: [&str; 4] = ["currval", "lastval", "setseed", "dblink_connect"];
 
 /// First words of statements that leave nothing but what a transaction's end takes away.
-pub(super) const LEAVE_NOTHING: [&str; 37] = [
+pub(super) const STATELESS_STATEMENTS: [&str; 37] = [
     "abort",
     "alter",
     "analyze",
@@ -61,13 +65,14 @@ pub(super) const LEAVE_NOTHING: [&str; 37] = [
 ];
 
 /// First words of statements that compute, and so may call functions.
-pub(super) const COMPUTE: [&str; 10] =
-    ["select", "with", "values", "table", "insert", "update", "delete", "merge", "explain", "copy"];
+pub(super) const COMPUTING_STATEMENTS: [&str; 10] = [
+    "select", "with", "values", "table", "insert", "update", "delete", "merge", "explain", "copy",
+];
 
 /// What may stand before a parenthesis and leaves nothing, in order: keywords, types, and the functions that most statements get by with. A function that
 /// is not here may be the tenant's own, and do anything.
 #[rustfmt::skip]
-pub(super) const HARMLESS: [&str; 232] = [
+pub(super) const HARMLESS_CALLS: [&str; 232] = [
     "abs", "age", "all", "and", "any", "any_value", "array", "array_agg", "array_append", "array_length",
     "array_position", "array_remove", "array_to_json", "array_to_string", "as", "ascii", "atan2", "avg", "between",
     "bigint", "bit", "bit_and", "bit_or", "bool_and", "bool_or", "boolean", "btrim", "by", "cardinality", "case",
@@ -98,7 +103,7 @@ pub(super) const HARMLESS: [&str; 232] = [
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_list_that_is_searched_is_in_order() {
-        assert!(super::HARMLESS.is_sorted());
+    fn the_searched_list_is_sorted() {
+        assert!(super::HARMLESS_CALLS.is_sorted());
     }
 }

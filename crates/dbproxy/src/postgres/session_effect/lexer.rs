@@ -2,7 +2,7 @@
 
 /// One token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Token<'a> {
+pub(super) enum SqlToken<'a> {
     /// A keyword or a name without quotes.
     Word(&'a [u8]),
     /// A name in quotes, without them.
@@ -12,50 +12,52 @@ pub(super) enum Token<'a> {
     /// A number or a parameter.
     Number,
     /// Any other byte.
-    Mark(u8),
+    Symbol(u8),
 }
 
 /// What cannot be told without more knowledge than this has, or is no SQL.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unclear;
+pub(super) struct UnclearSql;
 
 /// The tokens of `text`.
-pub(super) struct Tokens<'a> {
+pub(super) struct SqlLexer<'a> {
     text: &'a [u8],
 }
 
-impl<'a> Tokens<'a> {
-    pub(super) fn of(text: &'a [u8]) -> Self {
+impl<'a> SqlLexer<'a> {
+    pub(super) fn new(text: &'a [u8]) -> Self {
         Self { text }
     }
 
-    fn one(&mut self) -> Result<Option<Token<'a>>, Unclear> {
+    fn next_token(&mut self) -> Result<Option<SqlToken<'a>>, UnclearSql> {
         self.skip_blank()?;
-        let Some(&first) = self.text.first() else { return Ok(None) };
+        let Some(&first) = self.text.first() else {
+            return Ok(None);
+        };
         let token = match first {
-            b'\'' => Token::Text(self.quoted(b'\'')?),
-            b'"' => Token::Quoted(self.quoted(b'"')?),
-            b'$' => self.dollar()?,
+            b'\'' => SqlToken::Text(self.read_quoted(b'\'')?),
+            b'"' => SqlToken::Quoted(self.read_quoted(b'"')?),
+            b'$' => self.read_dollar()?,
             b'0'..=b'9' => {
-                self.take(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_'));
-                Token::Number
+                self.take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_'));
+                SqlToken::Number
             }
-            _ if begins_word(first) => self.word()?,
+            _ if begins_word(first) => self.read_word()?,
             mark => {
                 self.text = &self.text[1..];
-                Token::Mark(mark)
+                SqlToken::Symbol(mark)
             }
         };
         Ok(Some(token))
     }
 
-    fn skip_blank(&mut self) -> Result<(), Unclear> {
+    fn skip_blank(&mut self) -> Result<(), UnclearSql> {
         loop {
-            self.take(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c));
+            self.take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c));
             if self.text.starts_with(b"--") {
-                self.take(|byte| !matches!(byte, b'\n' | b'\r'));
+                self.take_while(|byte| !matches!(byte, b'\n' | b'\r'));
             } else if self.text.starts_with(b"/*") {
-                self.comment()?;
+                self.skip_comment()?;
             } else {
                 return Ok(());
             }
@@ -63,7 +65,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// Comments nest.
-    fn comment(&mut self) -> Result<(), Unclear> {
+    fn skip_comment(&mut self) -> Result<(), UnclearSql> {
         let mut depth = 0;
         loop {
             if self.text.starts_with(b"/*") {
@@ -73,7 +75,7 @@ impl<'a> Tokens<'a> {
                 depth -= 1;
                 self.text = &self.text[2..];
             } else {
-                self.text = self.text.get(1..).ok_or(Unclear)?;
+                self.text = self.text.get(1..).ok_or(UnclearSql)?;
             }
             if depth == 0 {
                 return Ok(());
@@ -82,10 +84,13 @@ impl<'a> Tokens<'a> {
     }
 
     /// In quotes; a doubled one is none.
-    fn quoted(&mut self, quote: u8) -> Result<&'a [u8], Unclear> {
+    fn read_quoted(&mut self, quote: u8) -> Result<&'a [u8], UnclearSql> {
         let (text, mut at) = (self.text, 1);
         loop {
-            at += text[at..].iter().position(|&byte| byte == quote).ok_or(Unclear)?;
+            at += text[at..]
+                .iter()
+                .position(|&byte| byte == quote)
+                .ok_or(UnclearSql)?;
             if text.get(at + 1) != Some(&quote) {
                 break;
             }
@@ -96,10 +101,10 @@ impl<'a> Tokens<'a> {
     }
 
     /// `E'…'`: backslashes escape, also in what continues it after a new line. That is not followed.
-    fn escaped(&mut self) -> Result<Token<'a>, Unclear> {
+    fn read_escaped(&mut self) -> Result<SqlToken<'a>, UnclearSql> {
         let (text, mut at) = (self.text, 1);
         loop {
-            match text.get(at).ok_or(Unclear)? {
+            match text.get(at).ok_or(UnclearSql)? {
                 b'\\' => at += 2,
                 b'\'' if text.get(at + 1) == Some(&b'\'') => at += 2,
                 b'\'' => break,
@@ -108,46 +113,62 @@ impl<'a> Tokens<'a> {
         }
         self.text = &text[at + 1..];
         self.skip_blank()?;
-        if self.text.starts_with(b"'") { Err(Unclear) } else { Ok(Token::Text(&text[1..at])) }
+        if self.text.starts_with(b"'") {
+            Err(UnclearSql)
+        } else {
+            Ok(SqlToken::Text(&text[1..at]))
+        }
     }
 
-    fn word(&mut self) -> Result<Token<'a>, Unclear> {
-        let word = self.take(|byte| begins_word(byte) || byte.is_ascii_digit() || byte == b'$');
+    fn read_word(&mut self) -> Result<SqlToken<'a>, UnclearSql> {
+        let word =
+            self.take_while(|byte| begins_word(byte) || byte.is_ascii_digit() || byte == b'$');
         match (word, self.text.first()) {
-            (b"e" | b"E", Some(b'\'')) => self.escaped(),
-            (b"b" | b"B" | b"x" | b"X" | b"n" | b"N", Some(b'\'')) => Ok(Token::Text(self.quoted(b'\'')?)),
+            (b"e" | b"E", Some(b'\'')) => self.read_escaped(),
+            (b"b" | b"B" | b"x" | b"X" | b"n" | b"N", Some(b'\'')) => {
+                Ok(SqlToken::Text(self.read_quoted(b'\'')?))
+            }
             // Unicode escapes would have to be undone to know the name.
-            (b"u" | b"U", Some(b'&')) if matches!(self.text.get(1), Some(b'"' | b'\'')) => Err(Unclear),
-            _ => Ok(Token::Word(word)),
+            (b"u" | b"U", Some(b'&')) if matches!(self.text.get(1), Some(b'"' | b'\'')) => {
+                Err(UnclearSql)
+            }
+            _ => Ok(SqlToken::Word(word)),
         }
     }
 
     /// `$1`, or a text between `$tag$` and `$tag$`.
-    fn dollar(&mut self) -> Result<Token<'a>, Unclear> {
-        let tag = 1 + self.text[1..].iter().take_while(|&&byte| begins_word(byte) || byte.is_ascii_digit()).count();
+    fn read_dollar(&mut self) -> Result<SqlToken<'a>, UnclearSql> {
+        let tag = 1 + self.text[1..]
+            .iter()
+            .take_while(|&&byte| begins_word(byte) || byte.is_ascii_digit())
+            .count();
         if self.text.get(1).is_some_and(u8::is_ascii_digit) || self.text.get(tag) != Some(&b'$') {
             self.text = &self.text[1..];
-            return Ok(Token::Mark(b'$'));
+            return Ok(SqlToken::Symbol(b'$'));
         }
         let (quote, rest) = self.text.split_at(tag + 1);
-        let end = find(rest, quote).ok_or(Unclear)?;
+        let end = find_bytes(rest, quote).ok_or(UnclearSql)?;
         self.text = &rest[end + quote.len()..];
-        Ok(Token::Text(&rest[..end]))
+        Ok(SqlToken::Text(&rest[..end]))
     }
 
-    fn take(&mut self, wanted: impl Fn(u8) -> bool) -> &'a [u8] {
-        let end = self.text.iter().position(|&byte| !wanted(byte)).unwrap_or(self.text.len());
+    fn take_while(&mut self, wanted: impl Fn(u8) -> bool) -> &'a [u8] {
+        let end = self
+            .text
+            .iter()
+            .position(|&byte| !wanted(byte))
+            .unwrap_or(self.text.len());
         let (taken, rest) = self.text.split_at(end);
         self.text = rest;
         taken
     }
 }
 
-impl<'a> Iterator for Tokens<'a> {
-    type Item = Result<Token<'a>, Unclear>;
+impl<'a> Iterator for SqlLexer<'a> {
+    type Item = Result<SqlToken<'a>, UnclearSql>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.one().transpose()
+        self.next_token().transpose()
     }
 }
 
@@ -155,11 +176,12 @@ fn begins_word(byte: u8) -> bool {
     byte.is_ascii_alphabetic() || byte == b'_' || byte >= 0x80
 }
 
-fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
-    text.windows(wanted.len()).position(|window| window == wanted)
+fn find_bytes(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    text.windows(wanted.len())
+        .position(|window| window == wanted)
 }
 
-impl Token<'_> {
+impl SqlToken<'_> {
     /// Whether it is this keyword or name; quotes do not matter, for they do not hide a function.
     pub(super) fn is(&self, name: &str) -> bool {
         matches!(self, Self::Word(word) | Self::Quoted(word) if word.eq_ignore_ascii_case(name.as_bytes()))
@@ -168,30 +190,53 @@ impl Token<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Token::{Mark, Number, Quoted, Text, Word};
+    use super::SqlToken::{Number, Quoted, Symbol, Text, Word};
     use super::*;
 
-    fn tokens(text: &str) -> Result<Vec<Token<'_>>, Unclear> {
-        Tokens::of(text.as_bytes()).collect()
+    fn tokens(text: &str) -> Result<Vec<SqlToken<'_>>, UnclearSql> {
+        SqlLexer::new(text.as_bytes()).collect()
     }
 
     #[test]
-    fn texts_names_and_comments_hide_what_is_in_them() {
+    fn texts_names_and_comments_hide_their_content() {
         let cut = |text| tokens(text).unwrap();
-        assert_eq!(cut("a 'it''s; b' \"c\"\"d\""), [Word(b"a"), Text(b"it''s; b"), Quoted(b"c\"\"d")]);
-        assert_eq!(cut("/* a /* b */ ; */ x -- y\n;"), [Word(b"x"), Mark(b';')]);
-        assert_eq!(cut(r"E'a\'; b', 'c\' d"), [Text(br"a\'; b"), Mark(b','), Text(br"c\"), Word(b"d")]);
+        assert_eq!(
+            cut("a 'it''s; b' \"c\"\"d\""),
+            [Word(b"a"), Text(b"it''s; b"), Quoted(b"c\"\"d")]
+        );
+        assert_eq!(
+            cut("/* a /* b */ ; */ x -- y\n;"),
+            [Word(b"x"), Symbol(b';')]
+        );
+        assert_eq!(
+            cut(r"E'a\'; b', 'c\' d"),
+            [Text(br"a\'; b"), Symbol(b','), Text(br"c\"), Word(b"d")]
+        );
         assert_eq!(
             cut("$1 $$a;$b$ $$ $t$ $$ $t$ a$b$c"),
-            [Mark(b'$'), Number, Text(b"a;$b$ "), Text(b" $$ "), Word(b"a$b$c")]
+            [
+                Symbol(b'$'),
+                Number,
+                Text(b"a;$b$ "),
+                Text(b" $$ "),
+                Word(b"a$b$c")
+            ]
         );
         assert_eq!(cut("1e5 1.5_0 x'1f'"), [Number, Number, Text(b"1f")]);
     }
 
     #[test]
-    fn what_is_not_understood_is_unclear() {
-        for text in ["'a", "\"a", "/* a /* */", "$a$ $b$", r"E'\'", "U&\"a\"", "E'a'\n'b'"] {
-            assert_eq!(tokens(text), Err(Unclear), "{text}");
+    fn ambiguous_text_is_unclear() {
+        for text in [
+            "'a",
+            "\"a",
+            "/* a /* */",
+            "$a$ $b$",
+            r"E'\'",
+            "U&\"a\"",
+            "E'a'\n'b'",
+        ] {
+            assert_eq!(tokens(text), Err(UnclearSql), "{text}");
         }
     }
 }

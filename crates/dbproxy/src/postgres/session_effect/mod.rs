@@ -5,5 +5,5 @@ mod classify;
 mod keywords;
 mod lexer;
 
-pub(super) use classify::{Judgement, judge, names_numbers};
-pub(super) use keywords::RESTORED;
+pub(super) use classify::{PostgresSessionEffect, classify_text, names_sequence_value};
+pub(super) use keywords::RESTORED_SETTINGS;

@@ -15,7 +15,9 @@ use coap_lite::{CoapOption, MessageClass, MessageType, Packet, RequestType, Resp
 use super::address_proof::AddressProofs;
 use super::blockwise::{BlockOutcome, TransferCache, append_block};
 use super::deduplication::{ExchangeCache, ExchangeState};
-use super::message::{BlockOption, CoapRequest, ResourceRequest, empty_message, encode_uint, parse_request};
+use super::message::{
+    BlockOption, CoapRequest, ResourceRequest, empty_message, encode_uint, parse_request,
+};
 use super::observers::{ObserverKey, Observers};
 use super::retransmission::Retransmissions;
 use crate::limits::CoapLimits;
@@ -62,7 +64,11 @@ impl CoapEndpoint {
             proofs: AddressProofs::new(now, limits.trust_loopback),
             uploads: TransferCache::new(limits.max_transfers_per_client, limits.max_memory_bytes),
             downloads: TransferCache::new(limits.max_transfers_per_client, limits.max_memory_bytes),
-            observers: Observers::new(limits.max_observers, limits.max_observers_per_client, limits.observe_interval),
+            observers: Observers::new(
+                limits.max_observers,
+                limits.max_observers_per_client,
+                limits.observe_interval,
+            ),
             retransmissions: Retransmissions::new(seed),
             pending: HashMap::new(),
             last_call: 0,
@@ -84,7 +90,9 @@ impl CoapEndpoint {
         now: Instant,
         effects: &mut Vec<CoapEffect>,
     ) {
-        let Ok(packet) = Packet::from_bytes(datagram) else { return reject_malformed(from, datagram, effects) };
+        let Ok(packet) = Packet::from_bytes(datagram) else {
+            return reject_malformed(from, datagram, effects);
+        };
         if packet.header.get_version() != 1 || datagram.len() > MAX_DATAGRAM_BYTES {
             return effects.push(CoapEffect::Count(CoapEvent::Malformed));
         }
@@ -109,10 +117,13 @@ impl CoapEndpoint {
                 self.handle_request(from, &packet, &unknown, datagram.len(), now, effects);
             }
             // A ping, or a response to no request of ours.
-            (MessageType::Confirmable, _) => {
-                effects.push(CoapEffect::Send(from, empty_message(MessageType::Reset, message)))
+            (MessageType::Confirmable, _) => effects.push(CoapEffect::Send(
+                from,
+                empty_message(MessageType::Reset, message),
+            )),
+            (MessageType::NonConfirmable, _) => {
+                effects.push(CoapEffect::Count(CoapEvent::Malformed))
             }
-            (MessageType::NonConfirmable, _) => effects.push(CoapEffect::Count(CoapEvent::Malformed)),
         }
     }
 
@@ -125,12 +136,17 @@ impl CoapEndpoint {
         now: Instant,
         effects: &mut Vec<CoapEffect>,
     ) {
-        let (message, confirmable) = (packet.header.message_id, packet.header.get_type() == MessageType::Confirmable);
+        let (message, confirmable) = (
+            packet.header.message_id,
+            packet.header.get_type() == MessageType::Confirmable,
+        );
         let proven = self.proofs.is_proven(from, now);
         if let Some(state) = self.exchanges.begin((from, message), now) {
             effects.push(CoapEffect::Count(CoapEvent::Duplicate));
             let response = match state {
-                ExchangeState::Acknowledged if confirmable => empty_message(MessageType::Acknowledgement, message),
+                ExchangeState::Acknowledged if confirmable => {
+                    empty_message(MessageType::Acknowledgement, message)
+                }
                 ExchangeState::Answered(response) if confirmable => response.clone(),
                 _ => return,
             };
@@ -155,7 +171,13 @@ impl CoapEndpoint {
         };
         match parsed {
             Ok(request) => self.handle_parsed(pending, request, now, effects),
-            Err(code) => self.send_response(pending, &CoapResponse::without_body(code), None, now, effects),
+            Err(code) => self.send_response(
+                pending,
+                &CoapResponse::without_body(code),
+                None,
+                now,
+                effects,
+            ),
         }
     }
 
@@ -172,14 +194,19 @@ impl CoapEndpoint {
         }
         let observe = request.observe.filter(|_| request.resource.is_safe());
         if observe == Some(false) {
-            self.observers.remove(&(pending.from, pending.token.clone()));
+            self.observers
+                .remove(&(pending.from, pending.token.clone()));
         }
         pending.observe = observe == Some(true);
         (pending.block1, pending.block2) = (request.block1, request.block2);
         pending.resource = request.resource.clone();
         let later_block = request.block2.filter(|block| block.number > 0);
         if later_block.is_some() && request.block1.is_none_or(|block| !block.more) {
-            if let Some(cached) = self.downloads.get(pending.from, &pending.resource, now).cloned() {
+            if let Some(cached) = self
+                .downloads
+                .get(pending.from, &pending.resource, now)
+                .cloned()
+            {
                 return self.send_response(pending, &cached, None, now, effects);
             }
             if pending.resource.method != http::Method::GET {
@@ -194,7 +221,13 @@ impl CoapEndpoint {
         }
         match self.collect_upload(&pending, request, now) {
             Ok(body) => self.start_call(pending, body, effects, now),
-            Err(code) => self.send_response(pending, &CoapResponse::without_body(code), None, now, effects),
+            Err(code) => self.send_response(
+                pending,
+                &CoapResponse::without_body(code),
+                None,
+                now,
+                effects,
+            ),
         }
     }
 
@@ -205,7 +238,9 @@ impl CoapEndpoint {
         request: CoapRequest,
         now: Instant,
     ) -> Result<Bytes, ResponseType> {
-        let Some(block) = request.block1 else { return Ok(request.payload.into()) };
+        let Some(block) = request.block1 else {
+            return Ok(request.payload.into());
+        };
         let key = (request.resource, request.tag);
         let cached = self.uploads.take(pending.from, &key, now);
         match append_block(cached, block, &request.payload, self.limits.max_body_bytes) {
@@ -220,12 +255,19 @@ impl CoapEndpoint {
         }
     }
 
-    fn start_call(&mut self, pending: PendingRequest, body: Bytes, effects: &mut Vec<CoapEffect>, now: Instant) {
+    fn start_call(
+        &mut self,
+        pending: PendingRequest,
+        body: Bytes,
+        effects: &mut Vec<CoapEffect>,
+        now: Instant,
+    ) {
         let of_client = self
             .pending
             .values()
             .filter(|one| matches!(one, PendingCall::Request(other) if other.from == pending.from));
-        if of_client.count() >= self.limits.max_in_flight_per_client || self.pending.len() >= self.limits.max_in_flight
+        if of_client.count() >= self.limits.max_in_flight_per_client
+            || self.pending.len() >= self.limits.max_in_flight
         {
             effects.push(CoapEffect::Count(CoapEvent::Refused));
             return self.send_response(
@@ -237,8 +279,14 @@ impl CoapEndpoint {
             );
         }
         self.last_call += 1;
-        effects.push(CoapEffect::Call(self.last_call, pending.from, pending.resource.clone(), body));
-        self.pending.insert(self.last_call, PendingCall::Request(Box::new(pending)));
+        effects.push(CoapEffect::Call(
+            self.last_call,
+            pending.from,
+            pending.resource.clone(),
+            body,
+        ));
+        self.pending
+            .insert(self.last_call, PendingCall::Request(Box::new(pending)));
     }
 
     /// Handles the response of a call.
@@ -265,12 +313,23 @@ impl CoapEndpoint {
     }
 
     /// Begins an observation if one is asked for; returns the sequence number of its first notification.
-    fn register_observer(&mut self, pending: &PendingRequest, response: &CoapResponse, now: Instant) -> Option<u32> {
+    fn register_observer(
+        &mut self,
+        pending: &PendingRequest,
+        response: &CoapResponse,
+        now: Instant,
+    ) -> Option<u32> {
         if !pending.observe || !response.is_success() || !self.proofs.is_proven(pending.from, now) {
             return None;
         }
         let observer_key = (pending.from, pending.token.clone());
-        self.observers.add(observer_key, pending.resource.clone(), pending.block2, response.etag(), now)
+        self.observers.add(
+            observer_key,
+            pending.resource.clone(),
+            pending.block2,
+            response.etag(),
+            now,
+        )
     }
 
     fn send_notification(
@@ -280,9 +339,12 @@ impl CoapEndpoint {
         now: Instant,
         effects: &mut Vec<CoapEffect>,
     ) {
-        let Some((number, resource, block2)) =
-            self.observers.notification_for(observer_key, response.etag(), response.is_success(), now)
-        else {
+        let Some((number, resource, block2)) = self.observers.notification_for(
+            observer_key,
+            response.etag(),
+            response.is_success(),
+            now,
+        ) else {
             return;
         };
         let mut packet = self.new_packet(response, &observer_key.1, MessageType::Confirmable);
@@ -291,13 +353,32 @@ impl CoapEndpoint {
             packet.add_option(CoapOption::Observe, encode_uint(number));
         }
         let exponent = block2.map_or(MAX_BLOCK_EXPONENT, |block| block.exponent);
-        if put_block(&mut packet, response, BlockOption { number: 0, more: false, exponent }, block2.is_some()) {
-            self.downloads.put(observer_key.0, resource, response.clone(), now);
+        if put_block(
+            &mut packet,
+            response,
+            BlockOption {
+                number: 0,
+                more: false,
+                exponent,
+            },
+            block2.is_some(),
+        ) {
+            self.downloads
+                .put(observer_key.0, resource, response.clone(), now);
         }
         let bytes = packet.to_bytes_unlimited().unwrap_or_default();
         let observer = response.is_success().then(|| observer_key.clone());
-        self.retransmissions.add(observer_key.0, self.last_message, bytes.clone(), observer, now);
-        effects.extend([CoapEffect::Send(observer_key.0, bytes), CoapEffect::Count(CoapEvent::Notified)]);
+        self.retransmissions.add(
+            observer_key.0,
+            self.last_message,
+            bytes.clone(),
+            observer,
+            now,
+        );
+        effects.extend([
+            CoapEffect::Send(observer_key.0, bytes),
+            CoapEffect::Count(CoapEvent::Notified),
+        ]);
     }
 
     /// Responds to a request, in the size that the client asked for and its address permits.
@@ -315,28 +396,46 @@ impl CoapEndpoint {
             (true, true) => MessageType::Confirmable,
             (false, _) => MessageType::NonConfirmable,
         };
-        let number = if kind == MessageType::Acknowledgement { pending.message } else { self.next_message_id() };
+        let number = if kind == MessageType::Acknowledgement {
+            pending.message
+        } else {
+            self.next_message_id()
+        };
         let proven = self.proofs.is_proven(pending.from, now);
-        let budget =
-            if proven { usize::MAX } else { pending.size * MAX_AMPLIFICATION - if is_separate { 4 } else { 0 } };
+        let budget = if proven {
+            usize::MAX
+        } else {
+            pending.size * MAX_AMPLIFICATION - if is_separate { 4 } else { 0 }
+        };
         let encoded = self.encode_response(&pending, response, observe, kind, number, None);
         let (bytes, in_blocks) = match encoded.0.len() <= budget {
             true => encoded,
             false => {
                 effects.push(CoapEffect::Count(CoapEvent::Challenged));
                 let challenge = self.proofs.challenge(pending.from, now);
-                match self.encode_within_budget(&pending, response, kind, number, &challenge, budget) {
+                match self
+                    .encode_within_budget(&pending, response, kind, number, &challenge, budget)
+                {
                     Some(encoded) => encoded,
                     None => return, // not even a refusal fits the budget
                 }
             }
         };
         if in_blocks {
-            self.downloads.put(pending.from, pending.resource.clone(), response.clone(), now);
+            self.downloads.put(
+                pending.from,
+                pending.resource.clone(),
+                response.clone(),
+                now,
+            );
         }
-        self.exchanges.set((pending.from, pending.message), ExchangeState::Answered(bytes.clone()));
+        self.exchanges.set(
+            (pending.from, pending.message),
+            ExchangeState::Answered(bytes.clone()),
+        );
         if kind == MessageType::Confirmable && proven {
-            self.retransmissions.add(pending.from, number, bytes.clone(), None, now);
+            self.retransmissions
+                .add(pending.from, number, bytes.clone(), None, now);
         }
         effects.push(CoapEffect::Send(pending.from, bytes));
     }
@@ -349,16 +448,27 @@ impl CoapEndpoint {
     /// Sends what is due: acknowledgements, retransmissions, calls for observers.
     pub(super) fn run_timers(&mut self, now: Instant, effects: &mut Vec<CoapEffect>) {
         for call in self.pending.values_mut() {
-            let PendingCall::Request(pending) = call else { continue };
+            let PendingCall::Request(pending) = call else {
+                continue;
+            };
             if pending.confirmable && !pending.acknowledged && now >= pending.acknowledge_at {
                 pending.acknowledged = true;
-                self.exchanges.set((pending.from, pending.message), ExchangeState::Acknowledged);
-                effects
-                    .push(CoapEffect::Send(pending.from, empty_message(MessageType::Acknowledgement, pending.message)));
+                self.exchanges
+                    .set((pending.from, pending.message), ExchangeState::Acknowledged);
+                effects.push(CoapEffect::Send(
+                    pending.from,
+                    empty_message(MessageType::Acknowledgement, pending.message),
+                ));
             }
         }
-        for (to, bytes) in self.retransmissions.take_due(now, |observer_key| self.observers.remove(observer_key)) {
-            effects.extend([CoapEffect::Send(to, bytes), CoapEffect::Count(CoapEvent::Retransmitted)]);
+        for (to, bytes) in self
+            .retransmissions
+            .take_due(now, |observer_key| self.observers.remove(observer_key))
+        {
+            effects.extend([
+                CoapEffect::Send(to, bytes),
+                CoapEffect::Count(CoapEvent::Retransmitted),
+            ]);
         }
         for (observer_key, resource) in self.observers.take_due(now) {
             if self.pending.len() >= self.limits.max_in_flight {
@@ -366,8 +476,14 @@ impl CoapEndpoint {
                 continue;
             }
             self.last_call += 1;
-            effects.push(CoapEffect::Call(self.last_call, observer_key.0, resource, Bytes::new()));
-            self.pending.insert(self.last_call, PendingCall::Observation(observer_key));
+            effects.push(CoapEffect::Call(
+                self.last_call,
+                observer_key.0,
+                resource,
+                Bytes::new(),
+            ));
+            self.pending
+                .insert(self.last_call, PendingCall::Observation(observer_key));
         }
     }
 
@@ -379,7 +495,10 @@ impl CoapEndpoint {
             }
             _ => None,
         });
-        acknowledgements.chain(self.retransmissions.next_due()).chain(self.observers.next_due()).min()
+        acknowledgements
+            .chain(self.retransmissions.next_due())
+            .chain(self.observers.next_due())
+            .min()
     }
 }
 
@@ -396,7 +515,10 @@ fn reject_malformed(from: SocketAddr, datagram: &[u8], effects: &mut Vec<CoapEff
     if let [head, _, high, low, ..] = datagram
         && head & 0xf0 == 0x40
     {
-        effects.push(CoapEffect::Send(from, empty_message(MessageType::Reset, u16::from_be_bytes([*high, *low]))));
+        effects.push(CoapEffect::Send(
+            from,
+            empty_message(MessageType::Reset, u16::from_be_bytes([*high, *low])),
+        ));
     }
 }
 

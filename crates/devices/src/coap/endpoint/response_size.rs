@@ -6,7 +6,12 @@ use super::super::message::{BlockOption, ECHO, encode_uint};
 use super::{CoapEndpoint, CoapResponse, MAX_BLOCK_EXPONENT, PendingRequest};
 
 impl CoapEndpoint {
-    pub(super) fn new_packet(&self, response: &CoapResponse, token: &[u8], kind: MessageType) -> Packet {
+    pub(super) fn new_packet(
+        &self,
+        response: &CoapResponse,
+        token: &[u8],
+        kind: MessageType,
+    ) -> Packet {
         let mut packet = Packet::new();
         packet.header.set_type(kind);
         packet.header.code = MessageClass::Response(response.code);
@@ -32,8 +37,14 @@ impl CoapEndpoint {
         if let Some(number) = observe {
             packet.add_option(CoapOption::Observe, encode_uint(number));
         }
-        if let Some(block) = pending.block1.filter(|_| response.code != ResponseType::RequestEntityIncomplete) {
-            let block = BlockOption { more: response.code == ResponseType::Continue, ..block };
+        if let Some(block) = pending
+            .block1
+            .filter(|_| response.code != ResponseType::RequestEntityIncomplete)
+        {
+            let block = BlockOption {
+                more: response.code == ResponseType::Continue,
+                ..block
+            };
             packet.add_option(CoapOption::Block1, block.to_bytes());
         }
         if response.code == ResponseType::RequestEntityTooLarge {
@@ -42,9 +53,19 @@ impl CoapEndpoint {
                 encode_uint(u32::try_from(self.limits.max_body_bytes).unwrap_or(u32::MAX)),
             );
         }
-        let requested = pending.block2.unwrap_or(BlockOption { number: 0, more: false, exponent: MAX_BLOCK_EXPONENT });
-        let exponent = limited.map_or(requested.exponent, |(_, exponent)| exponent.min(requested.exponent));
-        let block = BlockOption { number: (requested.offset() >> (exponent + 4)) as u32, more: false, exponent };
+        let requested = pending.block2.unwrap_or(BlockOption {
+            number: 0,
+            more: false,
+            exponent: MAX_BLOCK_EXPONENT,
+        });
+        let exponent = limited.map_or(requested.exponent, |(_, exponent)| {
+            exponent.min(requested.exponent)
+        });
+        let block = BlockOption {
+            number: (requested.offset() >> (exponent + 4)) as u32,
+            more: false,
+            exponent,
+        };
         if let Some((challenge, _)) = limited {
             packet.add_option(ECHO, challenge.to_vec());
         }
@@ -64,20 +85,45 @@ impl CoapEndpoint {
         challenge: &[u8],
         budget: usize,
     ) -> Option<(Vec<u8>, bool)> {
-        let smaller = (0..MAX_BLOCK_EXPONENT)
-            .rev()
-            .map(|exponent| self.encode_response(pending, response, None, kind, number, Some((challenge, exponent))));
+        let smaller = (0..MAX_BLOCK_EXPONENT).rev().map(|exponent| {
+            self.encode_response(
+                pending,
+                response,
+                None,
+                kind,
+                number,
+                Some((challenge, exponent)),
+            )
+        });
         let refusal = CoapResponse::without_body(ResponseType::Unauthorized);
         let refused = std::iter::once_with(|| {
-            let pending = PendingRequest { block1: None, block2: None, ..pending.clone() };
-            self.encode_response(&pending, &refusal, None, kind, number, Some((challenge, MAX_BLOCK_EXPONENT)))
+            let pending = PendingRequest {
+                block1: None,
+                block2: None,
+                ..pending.clone()
+            };
+            self.encode_response(
+                &pending,
+                &refusal,
+                None,
+                kind,
+                number,
+                Some((challenge, MAX_BLOCK_EXPONENT)),
+            )
         });
-        smaller.chain(refused).find(|(bytes, _)| bytes.len() <= budget)
+        smaller
+            .chain(refused)
+            .find(|(bytes, _)| bytes.len() <= budget)
     }
 }
 
 /// Puts a block of the body into a packet; returns whether it is only a part, which has the option.
-pub(super) fn put_block(packet: &mut Packet, response: &CoapResponse, block: BlockOption, requested: bool) -> bool {
+pub(super) fn put_block(
+    packet: &mut Packet,
+    response: &CoapResponse,
+    block: BlockOption,
+    requested: bool,
+) -> bool {
     let (from, size) = (block.offset(), block.size());
     let is_whole = response.body.len() <= size && block.number == 0;
     if !is_whole || (requested && response.is_success()) {
@@ -88,12 +134,17 @@ pub(super) fn put_block(packet: &mut Packet, response: &CoapResponse, block: Blo
         let more = from + size < response.body.len();
         packet.add_option(CoapOption::Block2, BlockOption { more, ..block }.to_bytes());
         if block.number == 0 {
-            packet.add_option(CoapOption::Size2, encode_uint(u32::try_from(response.body.len()).unwrap_or(u32::MAX)));
+            packet.add_option(
+                CoapOption::Size2,
+                encode_uint(u32::try_from(response.body.len()).unwrap_or(u32::MAX)),
+            );
         }
     }
     if !is_whole {
         packet.add_option(CoapOption::ETag, response.etag());
     }
-    packet.payload = response.body[from.min(response.body.len())..(from + size).min(response.body.len())].to_vec();
+    packet.payload = response.body
+        [from.min(response.body.len())..(from + size).min(response.body.len())]
+        .to_vec();
     !is_whole
 }

@@ -39,7 +39,11 @@ pub(in crate::coap) struct CoapResponse {
 
 impl CoapResponse {
     pub(super) fn without_body(code: ResponseType) -> Self {
-        Self { code, format: None, body: Bytes::new() }
+        Self {
+            code,
+            format: None,
+            body: Bytes::new(),
+        }
     }
 
     pub(super) fn is_success(&self) -> bool {

@@ -8,16 +8,18 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::FutureExt;
-use mqtt_proto::{Error, Pid, Protocol, QosPid, decode_raw_header_async, v3 as proto_v3, v5 as proto_v5};
+use mqtt_proto::{
+    Error, Pid, Protocol, QosPid, decode_raw_header_async, v3 as proto_v3, v5 as proto_v5,
+};
 
 use super::packet::{ClientPacket, DisconnectReason, Publish, ServerPacket, Version};
 use v3::{fix_suback_failures, from_v3, to_v3};
 use v5::{from_v5, to_v5};
 
-/// Takes the next packet from the buffer; `None` if it is incomplete.
+/// Takes the next packet from the buffer; `NoConnection` if it is incomplete.
 ///
 /// # Errors
-/// `TooLarge` as soon as a packet announces more than `limit` bytes; otherwise the reason for which it is invalid.
+/// `RequestTooLarge` as soon as a packet announces more than `limit` bytes; otherwise the reason for which it is invalid.
 pub(crate) fn decode_next(
     from: &mut BytesMut,
     version: Option<Version>,
@@ -47,22 +49,32 @@ fn decode(bytes: &[u8], version: Option<Version>) -> Result<ClientPacket, Discon
         None => match proto_v5::Packet::decode(bytes) {
             Ok(Some(packet)) => Ok(from_v5(packet)),
             Ok(None) => Err(DisconnectReason::Malformed),
-            Err(proto_v5::ErrorV5::Common(Error::UnexpectedProtocol(Protocol::V311))) => read_v3(bytes),
-            Err(proto_v5::ErrorV5::Common(Error::UnexpectedProtocol(_) | Error::InvalidProtocol(..))) => {
-                Err(DisconnectReason::UnknownVersion)
+            Err(proto_v5::ErrorV5::Common(Error::UnexpectedProtocol(Protocol::V311))) => {
+                read_v3(bytes)
             }
+            Err(proto_v5::ErrorV5::Common(
+                Error::UnexpectedProtocol(_) | Error::InvalidProtocol(..),
+            )) => Err(DisconnectReason::UnknownVersion),
             Err(_) => Err(DisconnectReason::Malformed),
         },
     }
 }
 
 fn read_v3(bytes: &[u8]) -> Result<ClientPacket, DisconnectReason> {
-    // `None` means that fields go beyond the packet's end: all its bytes are here.
-    proto_v3::Packet::decode(bytes).ok().flatten().map(from_v3).ok_or(DisconnectReason::Malformed)
+    // `NoConnection` means that fields go beyond the packet's end: all its bytes are here.
+    proto_v3::Packet::decode(bytes)
+        .ok()
+        .flatten()
+        .map(from_v3)
+        .ok_or(DisconnectReason::Malformed)
 }
 
 fn read_v5(bytes: &[u8]) -> Result<ClientPacket, DisconnectReason> {
-    proto_v5::Packet::decode(bytes).ok().flatten().map(from_v5).ok_or(DisconnectReason::Malformed)
+    proto_v5::Packet::decode(bytes)
+        .ok()
+        .flatten()
+        .map(from_v5)
+        .ok_or(DisconnectReason::Malformed)
 }
 
 fn shared_str(name: &str) -> Arc<str> {
@@ -73,7 +85,7 @@ fn split_qos(qos_pid: QosPid) -> (u8, Option<u16>) {
     (qos_pid.qos() as u8, qos_pid.pid().map(Pid::value))
 }
 
-/// Encodes a packet; `None` if this version has none for it.
+/// Encodes a packet; `NoConnection` if this version has none for it.
 pub(crate) fn encode(out: &ServerPacket, version: Version) -> Option<Bytes> {
     let bytes = match version {
         Version::V311 => to_v3(out)?.encode(),
@@ -103,23 +115,48 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn packet(bytes: &[u8], version: Option<Version>) -> Result<Option<ClientPacket>, DisconnectReason> {
+    fn packet(
+        bytes: &[u8],
+        version: Option<Version>,
+    ) -> Result<Option<ClientPacket>, DisconnectReason> {
         decode_next(&mut BytesMut::from(bytes), version, 1024)
     }
 
     #[test]
     fn a_packet_above_the_limit_is_refused_at_its_header() {
-        assert_eq!(packet(&[0x30, 0xff, 0xff, 0xff, 0x7f], Some(Version::V311)), Err(DisconnectReason::TooLarge));
-        assert_eq!(packet(&[0x10, 0xff, 0xff, 0xff, 0x7f], None), Err(DisconnectReason::TooLarge));
-        assert_eq!(packet(&[0x30, 0xff, 0xff, 0xff, 0xff, 0x01], None), Err(DisconnectReason::Malformed));
-        assert_eq!(packet(&[0x30, 0xff], None), Ok(None), "the length itself is not there yet");
+        assert_eq!(
+            packet(&[0x30, 0xff, 0xff, 0xff, 0x7f], Some(Version::V311)),
+            Err(DisconnectReason::TooLarge)
+        );
+        assert_eq!(
+            packet(&[0x10, 0xff, 0xff, 0xff, 0x7f], None),
+            Err(DisconnectReason::TooLarge)
+        );
+        assert_eq!(
+            packet(&[0x30, 0xff, 0xff, 0xff, 0xff, 0x01], None),
+            Err(DisconnectReason::Malformed)
+        );
+        assert_eq!(
+            packet(&[0x30, 0xff], None),
+            Ok(None),
+            "the length itself is not there yet"
+        );
     }
 
     #[test]
     fn a_whole_packet_that_ends_too_early_is_malformed() {
-        assert_eq!(packet(&[0x30, 3, 0, 9, b'a'], Some(Version::V311)), Err(DisconnectReason::Malformed));
-        assert_eq!(packet(&[0x30, 3, 0, 9, b'a'], Some(Version::V5)), Err(DisconnectReason::Malformed));
-        assert_eq!(packet(&[0x10, 7, 0, 4, b'H', b'T', b'T', b'P', 9], None), Err(DisconnectReason::UnknownVersion));
+        assert_eq!(
+            packet(&[0x30, 3, 0, 9, b'a'], Some(Version::V311)),
+            Err(DisconnectReason::Malformed)
+        );
+        assert_eq!(
+            packet(&[0x30, 3, 0, 9, b'a'], Some(Version::V5)),
+            Err(DisconnectReason::Malformed)
+        );
+        assert_eq!(
+            packet(&[0x10, 7, 0, 4, b'H', b'T', b'T', b'P', 9], None),
+            Err(DisconnectReason::UnknownVersion)
+        );
     }
 
     #[test]
@@ -127,8 +164,13 @@ mod tests {
         let v311 = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01a";
         let v5 = b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x01a";
         for (bytes, version) in [(&v311[..], Version::V311), (v5, Version::V5)] {
-            let Ok(Some(ClientPacket::Connect(connect))) = packet(bytes, None) else { panic!("{version:?}") };
-            assert_eq!((connect.version, &*connect.client_id, connect.keep_alive), (version, "a", 60));
+            let Ok(Some(ClientPacket::Connect(connect))) = packet(bytes, None) else {
+                panic!("{version:?}")
+            };
+            assert_eq!(
+                (connect.version, &*connect.client_id, connect.keep_alive),
+                (version, "a", 60)
+            );
         }
     }
 
@@ -136,10 +178,21 @@ mod tests {
     fn a_refused_subscription_is_one_in_both_versions() {
         let out = ServerPacket::Suback(
             7,
-            vec![SubscribeResult::Qos1, SubscribeResult::Quota, SubscribeResult::Qos0, SubscribeResult::Invalid],
+            vec![
+                SubscribeResult::Qos1,
+                SubscribeResult::Quota,
+                SubscribeResult::Qos0,
+                SubscribeResult::Invalid,
+            ],
         );
-        assert_eq!(encode(&out, Version::V311).unwrap()[..], [0x90, 6, 0, 7, 1, 0x80, 0, 0x80]);
-        assert_eq!(encode(&out, Version::V5).unwrap()[..], [0x90, 7, 0, 7, 0, 1, 0x97, 0, 0x8f]);
+        assert_eq!(
+            encode(&out, Version::V311).unwrap()[..],
+            [0x90, 6, 0, 7, 1, 0x80, 0, 0x80]
+        );
+        assert_eq!(
+            encode(&out, Version::V5).unwrap()[..],
+            [0x90, 7, 0, 7, 0, 1, 0x97, 0, 0x8f]
+        );
     }
 
     proptest! {

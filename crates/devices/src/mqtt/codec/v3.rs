@@ -2,7 +2,9 @@
 
 use mqtt_proto::{QoS, TopicName, v3};
 
-use super::super::packet::{ClientPacket, Connect, DisconnectReason, Publish, ServerPacket, SubscribeResult, Version};
+use super::super::packet::{
+    ClientPacket, Connect, DisconnectReason, Publish, ServerPacket, SubscribeResult, Version,
+};
 use super::{packet_id, qos_to_send, shared_str, split_qos};
 
 /// Converts a client's packet.
@@ -11,18 +13,37 @@ pub(super) fn from_v3(packet: v3::Packet) -> ClientPacket {
         v3::Packet::Connect(connect) => ClientPacket::Connect(Box::new(connect_v3(connect))),
         v3::Packet::Publish(publish) => {
             let (qos, packet_id) = split_qos(publish.qos_pid);
-            let (topic, payload, retain) = (shared_str(&publish.topic_name), publish.payload, publish.retain);
-            ClientPacket::Publish(Publish { topic, payload, qos, packet_id, retain, ..Publish::default() })
+            let (topic, payload, retain) = (
+                shared_str(&publish.topic_name),
+                publish.payload,
+                publish.retain,
+            );
+            ClientPacket::Publish(Publish {
+                topic,
+                payload,
+                qos,
+                packet_id,
+                retain,
+                ..Publish::default()
+            })
         }
         v3::Packet::Puback(pid) => ClientPacket::Puback(pid.value()),
         v3::Packet::Subscribe(subscribe) => ClientPacket::Subscribe {
             packet_id: subscribe.pid.value(),
-            filters: subscribe.topics.iter().map(|(filter, qos)| (shared_str(filter), *qos != QoS::Level0)).collect(),
+            filters: subscribe
+                .topics
+                .iter()
+                .map(|(filter, qos)| (shared_str(filter), *qos != QoS::Level0))
+                .collect(),
             has_identifier: false,
         },
         v3::Packet::Unsubscribe(unsubscribe) => ClientPacket::Unsubscribe {
             packet_id: unsubscribe.pid.value(),
-            filters: unsubscribe.topics.iter().map(|filter| shared_str(filter)).collect(),
+            filters: unsubscribe
+                .topics
+                .iter()
+                .map(|filter| shared_str(filter))
+                .collect(),
         },
         v3::Packet::Pingreq => ClientPacket::Ping,
         v3::Packet::Disconnect => ClientPacket::Disconnect { will: false },
@@ -52,7 +73,7 @@ fn connect_v3(connect: v3::Connect) -> Connect {
     }
 }
 
-/// Converts a packet to a client; `None` if this version has none for it.
+/// Converts a packet to a client; `NoConnection` if this version has none for it.
 pub(super) fn to_v3(out: &ServerPacket) -> Option<v3::Packet> {
     use v3::SubscribeReturnCode as Code;
     Some(match out {
@@ -66,7 +87,10 @@ pub(super) fn to_v3(out: &ServerPacket) -> Option<v3::Packet> {
                 _ => Code::Failure,
             };
             let topics = granted.iter().map(code).collect();
-            v3::Packet::Suback(v3::Suback { pid: packet_id(*number)?, topics })
+            v3::Packet::Suback(v3::Suback {
+                pid: packet_id(*number)?,
+                topics,
+            })
         }
         ServerPacket::Unsuback(number, _) => v3::Packet::Unsuback(packet_id(*number)?),
         ServerPacket::Publish(publish) => {
@@ -85,7 +109,10 @@ pub(super) fn to_v3(out: &ServerPacket) -> Option<v3::Packet> {
 }
 
 fn connack_v3(code: v3::ConnectReturnCode) -> v3::Packet {
-    v3::Packet::Connack(v3::Connack { session_present: false, code })
+    v3::Packet::Connack(v3::Connack {
+        session_present: false,
+        code,
+    })
 }
 
 fn reject_v3(end: DisconnectReason) -> Option<v3::ConnectReturnCode> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use mqtt_proto::{Pid, QoS, TopicName, v5};
 
 use super::super::packet::{
-    ClientPacket, ConnackParams, Connect, DisconnectReason, Publish, PublishOutcome, ServerPacket, SubscribeResult,
-    Version,
+    ClientPacket, ConnackParams, Connect, DisconnectReason, Publish, PublishOutcome, ServerPacket,
+    SubscribeResult, Version,
 };
 use super::{packet_id, qos_to_send, shared_str, split_qos};
 
@@ -27,12 +27,16 @@ pub(super) fn from_v5(packet: v5::Packet) -> ClientPacket {
         },
         v5::Packet::Unsubscribe(unsubscribe) => ClientPacket::Unsubscribe {
             packet_id: unsubscribe.pid.value(),
-            filters: unsubscribe.topics.iter().map(|filter| shared_str(filter)).collect(),
+            filters: unsubscribe
+                .topics
+                .iter()
+                .map(|filter| shared_str(filter))
+                .collect(),
         },
         v5::Packet::Pingreq => ClientPacket::Ping,
-        v5::Packet::Disconnect(disconnect) => {
-            ClientPacket::Disconnect { will: disconnect.reason_code != v5::DisconnectReasonCode::NormalDisconnect }
-        }
+        v5::Packet::Disconnect(disconnect) => ClientPacket::Disconnect {
+            will: disconnect.reason_code != v5::DisconnectReasonCode::NormalDisconnect,
+        },
         _ => ClientPacket::Unexpected,
     }
 }
@@ -55,7 +59,10 @@ fn publish_v5(publish: v5::Publish) -> Publish {
 }
 
 fn user_pairs(properties: Vec<v5::UserProperty>) -> Vec<(Arc<str>, Arc<str>)> {
-    properties.into_iter().map(|property| (property.name, property.value)).collect()
+    properties
+        .into_iter()
+        .map(|property| (property.name, property.value))
+        .collect()
 }
 
 fn connect_v5(connect: v5::Connect) -> Connect {
@@ -65,7 +72,10 @@ fn connect_v5(connect: v5::Connect) -> Connect {
         qos: will.qos as u8,
         retain: will.retain,
         content_type: will.properties.content_type,
-        response_topic: will.properties.response_topic.map(|topic| shared_str(&topic)),
+        response_topic: will
+            .properties
+            .response_topic
+            .map(|topic| shared_str(&topic)),
         correlation_data: will.properties.correlation_data,
         properties: user_pairs(will.properties.user_properties),
         ..Publish::default()
@@ -93,7 +103,9 @@ pub(super) fn to_v5(out: &ServerPacket) -> Option<v5::Packet> {
             reason_code: reject_v5(*end),
             properties: v5::ConnackProperties::default(),
         }),
-        ServerPacket::Puback(number, ack) => v5::Packet::Puback(puback_v5(packet_id(*number)?, ack)),
+        ServerPacket::Puback(number, ack) => {
+            v5::Packet::Puback(puback_v5(packet_id(*number)?, ack))
+        }
         ServerPacket::Suback(number, granted) => v5::Packet::Suback(v5::Suback {
             pid: packet_id(*number)?,
             properties: v5::SubackProperties::default(),
@@ -101,9 +113,19 @@ pub(super) fn to_v5(out: &ServerPacket) -> Option<v5::Packet> {
         }),
         ServerPacket::Unsuback(number, had) => {
             use v5::UnsubscribeReasonCode as Code;
-            let code = |had: &bool| if *had { Code::Success } else { Code::NoSubscriptionExisted };
+            let code = |had: &bool| {
+                if *had {
+                    Code::Success
+                } else {
+                    Code::NoSubscriptionExisted
+                }
+            };
             let (pid, topics) = (packet_id(*number)?, had.iter().map(code).collect());
-            v5::Packet::Unsuback(v5::Unsuback { pid, properties: v5::UnsubackProperties::default(), topics })
+            v5::Packet::Unsuback(v5::Unsuback {
+                pid,
+                properties: v5::UnsubackProperties::default(),
+                topics,
+            })
         }
         ServerPacket::Publish(publish) => v5::Packet::Publish(publish_to_v5(publish)?),
         ServerPacket::Pong => v5::Packet::Pingresp,
@@ -144,7 +166,14 @@ fn puback_v5(pid: Pid, ack: &PublishOutcome) -> v5::Puback {
         PublishOutcome::Failed(why) => (Code::UnspecifiedError, Some(why)),
     };
     let reason_string = why.map(|why| shared_str(why));
-    v5::Puback { pid, reason_code, properties: v5::PubackProperties { reason_string, user_properties: Vec::new() } }
+    v5::Puback {
+        pid,
+        reason_code,
+        properties: v5::PubackProperties {
+            reason_string,
+            user_properties: Vec::new(),
+        },
+    }
 }
 
 fn suback_v5(granted: SubscribeResult) -> v5::SubscribeReasonCode {
@@ -161,7 +190,10 @@ fn suback_v5(granted: SubscribeResult) -> v5::SubscribeReasonCode {
 }
 
 fn publish_to_v5(publish: &Publish) -> Option<v5::Publish> {
-    let property = |(name, value): &(Arc<str>, Arc<str>)| v5::UserProperty { name: name.clone(), value: value.clone() };
+    let property = |(name, value): &(Arc<str>, Arc<str>)| v5::UserProperty {
+        name: name.clone(),
+        value: value.clone(),
+    };
     Some(v5::Publish {
         dup: false,
         retain: false,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use nearpath_types::topic;
 
 use super::packet::{
-    ClientPacket, ConnackParams, Connect, DisconnectReason, Publish, PublishOutcome, ServerPacket, SubscribeResult,
-    Version,
+    ClientPacket, ConnackParams, Connect, DisconnectReason, Publish, PublishOutcome, ServerPacket,
+    SubscribeResult, Version,
 };
 use crate::limits::MqttLimits;
 use crate::topic_routes::{TopicKind, parse_topic};
@@ -74,14 +74,22 @@ impl Session {
         }
         // 3.1.1: a client that wants its session kept must have a name (section 3.1.3.1).
         if connect.client_id.len() > MAX_CLIENT_ID_BYTES
-            || connect.client_id.is_empty() && !connect.clean_session && connect.version == Version::V311
+            || connect.client_id.is_empty()
+                && !connect.clean_session
+                && connect.version == Version::V311
         {
             return Err(DisconnectReason::BadClientId);
         }
         check_will(connect)?;
-        let max_seconds = u16::try_from(limits.max_keep_alive.as_secs()).unwrap_or(u16::MAX).max(1);
+        let max_seconds = u16::try_from(limits.max_keep_alive.as_secs())
+            .unwrap_or(u16::MAX)
+            .max(1);
         let requested = connect.keep_alive;
-        let seconds = if requested == 0 { max_seconds } else { requested.min(max_seconds) };
+        let seconds = if requested == 0 {
+            max_seconds
+        } else {
+            requested.min(max_seconds)
+        };
         let session = Self {
             version: connect.version,
             limits: limits.clone(),
@@ -97,7 +105,9 @@ impl Session {
         let params = ConnackParams {
             assigned_id: connect.client_id.is_empty().then(|| generated_id.into()),
             keep_alive: (seconds != requested).then_some(seconds),
-            receive_max: u16::try_from(limits.max_in_flight).unwrap_or(u16::MAX).max(1),
+            receive_max: u16::try_from(limits.max_in_flight)
+                .unwrap_or(u16::MAX)
+                .max(1),
             max_packet: u32::try_from(limits.max_packet_bytes).unwrap_or(u32::MAX),
         };
         Ok((session, params))
@@ -114,14 +124,22 @@ impl Session {
     }
 
     /// Handles a packet.
-    pub(crate) fn handle_packet(&mut self, packet: ClientPacket, has_function: impl Fn(&str) -> bool) -> SessionAction {
+    pub(crate) fn handle_packet(
+        &mut self,
+        packet: ClientPacket,
+        has_function: impl Fn(&str) -> bool,
+    ) -> SessionAction {
         match packet {
             ClientPacket::Publish(publish) => self.publish(publish),
             ClientPacket::Puback(packet_id) => {
                 self.unacked_packet_ids.remove(&packet_id); // an unknown identifier does no harm
                 SessionAction::Nothing
             }
-            ClientPacket::Subscribe { packet_id, filters, has_identifier } => {
+            ClientPacket::Subscribe {
+                packet_id,
+                filters,
+                has_identifier,
+            } => {
                 let results = filters.into_iter().map(|(filter, qos1)| {
                     let granted = if has_identifier {
                         SubscribeResult::Identified
@@ -132,7 +150,9 @@ impl Session {
                 });
                 SessionAction::Subscribe(packet_id, results.collect())
             }
-            ClientPacket::Unsubscribe { packet_id, filters } => SessionAction::Unsubscribe(packet_id, filters),
+            ClientPacket::Unsubscribe { packet_id, filters } => {
+                SessionAction::Unsubscribe(packet_id, filters)
+            }
             ClientPacket::Ping => SessionAction::Send(ServerPacket::Pong),
             ClientPacket::Disconnect { will } => SessionAction::Close { will },
             ClientPacket::Connect(_) | ClientPacket::Unexpected => {
@@ -151,15 +171,22 @@ impl Session {
         if publish.retain && self.version == Version::V5 {
             return SessionAction::Disconnect(DisconnectReason::RetainUnsupported);
         }
-        if publish.response_topic.as_deref().is_some_and(|topic| !topic::is_topic(topic))
+        if publish
+            .response_topic
+            .as_deref()
+            .is_some_and(|topic| !topic::is_topic(topic))
             || !is_within_limits(&publish.topic)
         {
             return SessionAction::Disconnect(DisconnectReason::TopicInvalid);
         }
-        if matches!(parse_topic(&publish.topic), TopicKind::Result(_)) || publish.topic.starts_with('$') {
+        if matches!(parse_topic(&publish.topic), TopicKind::Result(_))
+            || publish.topic.starts_with('$')
+        {
             return publish
                 .packet_id
-                .map_or(SessionAction::Nothing, |packet_id| self.acknowledge(packet_id, PublishOutcome::Reserved));
+                .map_or(SessionAction::Nothing, |packet_id| {
+                    self.acknowledge(packet_id, PublishOutcome::Reserved)
+                });
         }
         match publish.packet_id {
             Some(packet_id) if !self.pending_packet_ids.insert(packet_id) => SessionAction::Nothing, // a repetition: its function runs already
@@ -168,8 +195,14 @@ impl Session {
     }
 
     /// Handles the end of a message's calls.
-    pub(crate) fn finish_call(&mut self, packet_id: Option<u16>, ack: PublishOutcome) -> SessionAction {
-        let Some(packet_id) = packet_id else { return SessionAction::Nothing };
+    pub(crate) fn finish_call(
+        &mut self,
+        packet_id: Option<u16>,
+        ack: PublishOutcome,
+    ) -> SessionAction {
+        let Some(packet_id) = packet_id else {
+            return SessionAction::Nothing;
+        };
         self.pending_packet_ids.remove(&packet_id);
         self.acknowledge(packet_id, ack)
     }
@@ -187,7 +220,12 @@ impl Session {
         }
     }
 
-    fn grant(&mut self, filter: &Arc<str>, qos1: bool, has_function: impl Fn(&str) -> bool) -> SubscribeResult {
+    fn grant(
+        &mut self,
+        filter: &Arc<str>,
+        qos1: bool,
+        has_function: impl Fn(&str) -> bool,
+    ) -> SubscribeResult {
         if filter.starts_with("$share/") {
             return SubscribeResult::Shared;
         }
@@ -195,7 +233,9 @@ impl Session {
             return SubscribeResult::Invalid;
         }
         let allowed = match parse_topic(filter) {
-            TopicKind::Result(name) | TopicKind::Function(name, _) => matches!(name, "+" | "#") || has_function(name),
+            TopicKind::Result(name) | TopicKind::Function(name, _) => {
+                matches!(name, "+" | "#") || has_function(name)
+            }
             TopicKind::Other => !filter.starts_with('$'),
         };
         if !allowed {
@@ -207,7 +247,11 @@ impl Session {
             }
             self.filters.insert(filter.clone());
         }
-        if qos1 { SubscribeResult::Qos1 } else { SubscribeResult::Qos0 }
+        if qos1 {
+            SubscribeResult::Qos1
+        } else {
+            SubscribeResult::Qos0
+        }
     }
 
     /// Removes a subscription and returns whether it existed.
@@ -242,18 +286,23 @@ impl Session {
 }
 
 fn is_within_limits(topic: &str) -> bool {
-    !topic.is_empty() && topic.len() <= MAX_TOPIC_BYTES && topic.split('/').count() <= MAX_TOPIC_LEVELS
+    !topic.is_empty()
+        && topic.len() <= MAX_TOPIC_BYTES
+        && topic.split('/').count() <= MAX_TOPIC_LEVELS
 }
 
 fn check_will(connect: &Connect) -> Result<(), DisconnectReason> {
-    let Some(will) = &connect.will else { return Ok(()) };
+    let Some(will) = &connect.will else {
+        return Ok(());
+    };
     if connect.version == Version::V5 && will.qos > 1 {
         return Err(DisconnectReason::QosUnsupported);
     }
     if connect.version == Version::V5 && will.retain {
         return Err(DisconnectReason::RetainUnsupported);
     }
-    let reserved = matches!(parse_topic(&will.topic), TopicKind::Result(_)) || will.topic.starts_with('$');
+    let reserved =
+        matches!(parse_topic(&will.topic), TopicKind::Result(_)) || will.topic.starts_with('$');
     if reserved || !is_within_limits(&will.topic) || !topic::is_topic(&will.topic) {
         Err(DisconnectReason::TopicInvalid)
     } else {

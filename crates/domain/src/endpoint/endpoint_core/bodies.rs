@@ -20,11 +20,17 @@ impl EndpointCore {
         call: u64,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), BodyUnwanted>> {
-        let Some(link) = self.links.get_mut(&channel) else { return Poll::Ready(Err(BodyUnwanted)) };
+        let Some(link) = self.links.get_mut(&channel) else {
+            return Poll::Ready(Err(BodyUnwanted));
+        };
         if let Some(flow) = link.flow_mut(call) {
             return flow.body.poll_writable(cx.waker()).map(Ok);
         }
-        match link.send_queue.iter_mut().find(|queued| queued.envelope.call == call && queued.is_open()) {
+        match link
+            .send_queue
+            .iter_mut()
+            .find(|queued| queued.envelope.call == call && queued.is_open())
+        {
             Some(queued) => {
                 queued.writer = Some(cx.waker().clone());
                 Poll::Pending
@@ -34,7 +40,11 @@ impl EndpointCore {
     }
 
     /// Returns true if the next chunk can be written.
-    pub(in crate::endpoint) fn is_writable(&mut self, channel: u32, call: u64) -> Result<bool, BodyUnwanted> {
+    pub(in crate::endpoint) fn is_writable(
+        &mut self,
+        channel: u32,
+        call: u64,
+    ) -> Result<bool, BodyUnwanted> {
         match self.poll_writable(channel, call, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(room) => room.map(|()| true),
             Poll::Pending => Ok(false),
@@ -77,9 +87,16 @@ impl EndpointCore {
 
     /// Completes a body.
     pub(in crate::endpoint) fn finish_body(&mut self, channel: u32, call: u64) {
-        if self.update_flow(channel, call, OutboundBody::close_input).is_err() {
+        if self
+            .update_flow(channel, call, OutboundBody::close_input)
+            .is_err()
+        {
             let link = self.links.get_mut(&channel);
-            let queued = link.and_then(|link| link.send_queue.iter_mut().find(|queued| queued.envelope.call == call));
+            let queued = link.and_then(|link| {
+                link.send_queue
+                    .iter_mut()
+                    .find(|queued| queued.envelope.call == call)
+            });
             queued.into_iter().for_each(QueuedMessage::close_input);
         }
         self.end_finished_links();
@@ -87,8 +104,14 @@ impl EndpointCore {
 
     /// Aborts a body; the peer is told.
     pub(in crate::endpoint) fn abort_body(&mut self, channel: u32, call: u64) {
-        let Some(link) = self.links.get_mut(&channel) else { return };
-        let open = link.flow_mut(call).is_some() || link.send_queue.iter().any(|queued| queued.envelope.call == call);
+        let Some(link) = self.links.get_mut(&channel) else {
+            return;
+        };
+        let open = link.flow_mut(call).is_some()
+            || link
+                .send_queue
+                .iter()
+                .any(|queued| queued.envelope.call == call);
         match link.side {
             ChannelSide::Caller if open => {
                 link.interrupt_reader(call, CallError::Aborted);

@@ -23,11 +23,18 @@ const TOO_LARGE_TEXT: &str = "the call's body is larger than the function takes 
                          its body as a stream takes any), or its head is faulty\n";
 
 impl EndpointCore {
-    pub(super) fn handle_response(&mut self, channel: u32, link: &mut PeerLink, came: LinkEvent, now: MonotonicNanos) {
+    pub(super) fn handle_response(
+        &mut self,
+        channel: u32,
+        link: &mut PeerLink,
+        came: LinkEvent,
+        now: MonotonicNanos,
+    ) {
         let (call, outcome) = match came {
-            LinkEvent::Whole(envelope, head, body) => {
-                (envelope.call, Ok(build_reply(link, &envelope, head, body, None)))
-            }
+            LinkEvent::Whole(envelope, head, body) => (
+                envelope.call,
+                Ok(build_reply(link, &envelope, head, body, None)),
+            ),
             LinkEvent::Begun(envelope, head, body, feed) => {
                 if !self.peer_table.is_response_owed(envelope.call, channel)
                     || !self.peer_table.is_awaited(envelope.call)
@@ -35,13 +42,18 @@ impl EndpointCore {
                     return feed.stop_reading(); // it was cancelled, and the callee was told
                 }
                 let rest = self.body_reader(channel, envelope.call, feed);
-                self.peer_table
-                    .begin_response(envelope.call, Ok(build_reply(link, &envelope, head, body.into(), Some(rest))));
+                self.peer_table.begin_response(
+                    envelope.call,
+                    Ok(build_reply(link, &envelope, head, body.into(), Some(rest))),
+                );
                 return;
             }
             LinkEvent::Ended(call) => return self.settle_call(channel, link, call, None, now),
             LinkEvent::Cancelled(call, _) => (call, Err(CallError::Aborted)),
-            LinkEvent::Rejected(envelope) => (envelope.call, Err(CallError::BadAnswer(self.settings.max_body_bytes))),
+            LinkEvent::Rejected(envelope) => (
+                envelope.call,
+                Err(CallError::BadAnswer(self.settings.max_body_bytes)),
+            ),
             LinkEvent::Part => return,
         };
         self.settle_call(channel, link, call, Some(outcome), now);
@@ -60,11 +72,18 @@ impl EndpointCore {
             return; // a second response, or one to another channel's call
         }
         link.drop_unsent(call);
-        let failed = outcome.as_ref().is_some_and(|outcome| !matches!(outcome, Ok(reply) if reply.status < 500));
+        let failed = outcome
+            .as_ref()
+            .is_some_and(|outcome| !matches!(outcome, Ok(reply) if reply.status < 500));
         let begun = outcome.is_none();
-        if let Some(settled) = self.peer_table.settle_call(call, outcome.unwrap_or(Err(CallError::PeerDied))) {
+        if let Some(settled) = self
+            .peer_table
+            .settle_call(call, outcome.unwrap_or(Err(CallError::PeerDied)))
+        {
             let took = Duration::from_nanos(now.saturating_sub(settled.started_at));
-            link.end.counters().record_closed(took, failed || !begun && !settled.wanted);
+            link.end
+                .counters()
+                .record_closed(took, failed || !begun && !settled.wanted);
         }
     }
 
@@ -78,12 +97,21 @@ impl EndpointCore {
         if !self.reader_reports.has_any() {
             return;
         }
-        let ReaderReport { abandoned: left, releases } = self.reader_reports.take_all();
+        let ReaderReport {
+            abandoned: left,
+            releases,
+        } = self.reader_reports.take_all();
         for (channel, call, let_go) in releases {
             self.update_link(channel, |link| link.report_release(call, let_go));
         }
         for (channel, call) in left {
-            let Some(link) = self.links.get(&channel).filter(|link| link.has_reader(call)) else { continue };
+            let Some(link) = self
+                .links
+                .get(&channel)
+                .filter(|link| link.has_reader(call))
+            else {
+                continue;
+            };
             match link.side {
                 ChannelSide::Caller => self.cancel_call(channel, call),
                 ChannelSide::Callee if self.endpoint.pool().is_strict() => {
@@ -95,20 +123,32 @@ impl EndpointCore {
     }
 
     fn update_link(&mut self, channel: u32, what: impl FnOnce(&mut PeerLink)) {
-        let Some(link) = self.links.get_mut(&channel) else { return };
+        let Some(link) = self.links.get_mut(&channel) else {
+            return;
+        };
         what(link);
         link.send_unsent(&self.endpoint);
         self.needs_flush = true;
     }
 
-    pub(super) fn handle_call(&mut self, channel: u32, link: &mut PeerLink, came: LinkEvent, now: MonotonicNanos) {
+    pub(super) fn handle_call(
+        &mut self,
+        channel: u32,
+        link: &mut PeerLink,
+        came: LinkEvent,
+        now: MonotonicNanos,
+    ) {
         match came {
-            LinkEvent::Whole(envelope, head, body) => self.accept_call(channel, link, envelope, head, body, None, now),
+            LinkEvent::Whole(envelope, head, body) => {
+                self.accept_call(channel, link, envelope, head, body, None, now)
+            }
             LinkEvent::Begun(envelope, head, body, feed) => {
                 let rest = Some(self.body_reader(channel, envelope.call, feed));
                 self.accept_call(channel, link, envelope, head, body.into(), rest, now);
             }
-            LinkEvent::Cancelled(call, assembling) => self.handle_cancel(channel, link, call, assembling, now),
+            LinkEvent::Cancelled(call, assembling) => {
+                self.handle_cancel(channel, link, call, assembling, now)
+            }
             LinkEvent::Rejected(envelope) if envelope.kind == MessageKind::Call => {
                 let answer = CallResponse::platform_error(Reason::BodyTooLarge, TOO_LARGE_TEXT);
                 record_owed(link, envelope.call, now);
@@ -130,7 +170,13 @@ impl EndpointCore {
         now: MonotonicNanos,
     ) {
         let event = envelope.kind == MessageKind::Event;
-        let Envelope { deadline, trace, span, call, .. } = envelope;
+        let Envelope {
+            deadline,
+            trace,
+            span,
+            call,
+            ..
+        } = envelope;
         if !event && !record_owed(link, call, now) {
             return link.break_channel(); // the same call number twice
         }
@@ -158,7 +204,10 @@ impl EndpointCore {
         assembling: bool,
         now: MonotonicNanos,
     ) {
-        let queued = self.incoming.iter().position(|i| i.channel == channel && i.call == call && !i.is_event);
+        let queued = self
+            .incoming
+            .iter()
+            .position(|i| i.channel == channel && i.call == call && !i.is_event);
         if let Some(at) = queued {
             self.incoming.remove(at);
         }
@@ -166,15 +215,24 @@ impl EndpointCore {
             record_owed(link, call, now);
         }
         if assembling || queued.is_some() {
-            let answer = CallResponse { status: 499, is_platform: true, ..CallResponse::default() };
+            let answer = CallResponse {
+                status: 499,
+                is_platform: true,
+                ..CallResponse::default()
+            };
             respond_on(link, &self.endpoint, call, answer, now);
-        } else if link.owed_responses.get(&call).is_some_and(|taken| taken.begun_status.is_some()) {
+        } else if link
+            .owed_responses
+            .get(&call)
+            .is_some_and(|taken| taken.begun_status.is_some())
+        {
             abort_response(link, call);
         } else if let Some(taken) = link.owed_responses.get_mut(&call) {
             taken.cancelled = true;
             taken.waker.take().into_iter().for_each(Waker::wake);
         } else if link.drop_unsent(call) {
-            link.send_queue.push_back(QueuedMessage::cancel_message(call)); // its response was being sent in parts
+            link.send_queue
+                .push_back(QueuedMessage::cancel_message(call)); // its response was being sent in parts
         }
     }
 }

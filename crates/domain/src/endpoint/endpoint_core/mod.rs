@@ -59,7 +59,13 @@ pub(in crate::endpoint) struct EndpointCore {
 
 impl EndpointCore {
     pub(in crate::endpoint) fn new(joined: JoinedEndpoint, settings: EndpointSettings) -> Self {
-        let JoinedEndpoint { socket, cell, endpoint: member, inbox, .. } = joined;
+        let JoinedEndpoint {
+            socket,
+            cell,
+            endpoint: member,
+            inbox,
+            ..
+        } = joined;
         let own = match &inbox {
             Some(inbox) => cell.wakeup_signal().via_sockmap(inbox.socket.clone(), 0),
             None => cell.wakeup_signal(),
@@ -107,13 +113,18 @@ impl EndpointCore {
     /// core at once.
     pub(in crate::endpoint) fn flush_links(&mut self) {
         if std::mem::take(&mut self.needs_flush) {
-            self.links.values_mut().for_each(|link| link.end.flush_batch());
+            self.links
+                .values_mut()
+                .for_each(|link| link.end.flush_batch());
         }
     }
 
     /// Returns the core of the expected sender, for spinning.
     pub(in crate::endpoint) fn expected_core(&self, call: CallNumber) -> u32 {
-        let link = self.peer_table.call_channel(call).and_then(|channel| self.links.get(&channel));
+        let link = self
+            .peer_table
+            .call_channel(call)
+            .and_then(|channel| self.links.get(&channel));
         link.map_or(0, |link| link.end.peer_signal().last_core())
     }
 
@@ -140,8 +151,12 @@ impl EndpointCore {
     }
 
     fn run_link(&mut self, channel: u32, link: &mut PeerLink, now: MonotonicNanos) {
-        let EndpointSettings { max_body_bytes: bound, stream_bodies: streams, stream_calls: calls_stream, .. } =
-            self.settings;
+        let EndpointSettings {
+            max_body_bytes: bound,
+            stream_bodies: streams,
+            stream_calls: calls_stream,
+            ..
+        } = self.settings;
         let streams = streams || calls_stream && link.side == ChannelSide::Callee;
         let taking = ReceivePolicy {
             max_body_bytes: bound,
@@ -176,10 +191,16 @@ impl EndpointCore {
         let ready = || {
             let fed = |(function, _): &(_, Waker)| {
                 let mut channels = book.function_channels(function).iter();
-                channels.any(|channel| links.get_mut(channel).is_some_and(PeerLink::has_credit_or_requests))
+                channels.any(|channel| {
+                    links
+                        .get_mut(channel)
+                        .is_some_and(PeerLink::has_credit_or_requests)
+                })
             };
             let fed = starved.iter().any(fed);
-            fed || *mail != cell.control_seq() || left.has_any() || links.values_mut().any(|link| link.has_work(member))
+            fed || *mail != cell.control_seq()
+                || left.has_any()
+                || links.values_mut().any(|link| link.has_work(member))
         };
         let sleeps = inbox.is_some() || cell.eventfd().is_some();
         sleeps && cell.announce_sleep(ready)
@@ -187,7 +208,15 @@ impl EndpointCore {
 
     /// Sleeps in the wakeup cell until there is work.
     pub(in crate::endpoint) fn sleep_until_work(&mut self, peer: u32, timeout: Option<Duration>) {
-        let Self { cell, links, seen_control_seq: mail, endpoint: member, reader_reports: left, inbox, .. } = self;
+        let Self {
+            cell,
+            links,
+            seen_control_seq: mail,
+            endpoint: member,
+            reader_reports: left,
+            inbox,
+            ..
+        } = self;
         let packets = cell.shared_control_seq();
         let mut ready = || {
             *mail != packets.load(Ordering::Acquire)
@@ -205,9 +234,18 @@ impl EndpointCore {
     }
 
     /// Returns the time of the next run without a wakeup.
-    pub(in crate::endpoint) fn next_wakeup(&mut self, now: MonotonicNanos) -> Option<MonotonicNanos> {
-        let short = self.links.values().any(|link| link.needs_slot && link.has_unsent()); // the message that needed a slot may be cancelled
+    pub(in crate::endpoint) fn next_wakeup(
+        &mut self,
+        now: MonotonicNanos,
+    ) -> Option<MonotonicNanos> {
+        let short = self
+            .links
+            .values()
+            .any(|link| link.needs_slot && link.has_unsent()); // the message that needed a slot may be cancelled
         let retry = short.then(|| now + SLOT_RETRY_INTERVAL.as_nanos() as u64);
-        [self.peer_table.next_deadline(), retry].into_iter().flatten().min()
+        [self.peer_table.next_deadline(), retry]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }

@@ -18,7 +18,11 @@ impl EndpointCore {
     pub(in crate::endpoint) fn claim_draft(&mut self, bytes: usize) -> Option<BodyDraft> {
         let claimed = BodyDraft::claim_slot(&self.endpoint, &self.socket, bytes);
         claimed.or_else(|| {
-            if self.release_consumed() > 0 { BodyDraft::claim_slot(&self.endpoint, &self.socket, bytes) } else { None }
+            if self.release_consumed() > 0 {
+                BodyDraft::claim_slot(&self.endpoint, &self.socket, bytes)
+            } else {
+                None
+            }
         })
     }
 
@@ -33,7 +37,10 @@ impl EndpointCore {
     ) -> Result<CallNumber, UnsentReason> {
         let channel = self.choose_channel(to)?;
         let call = self.peer_table.open_call(channel, now, request.deadline);
-        let envelope = Envelope { flags: flag::PARTS, ..request_envelope(MessageKind::Call, call, request) };
+        let envelope = Envelope {
+            flags: flag::PARTS,
+            ..request_envelope(MessageKind::Call, call, request)
+        };
         let sent = self.send_first_message(channel, envelope, request, &mut load, whole);
         match sent {
             Ok(()) => Ok(call),
@@ -46,7 +53,10 @@ impl EndpointCore {
 
     /// Streams the response of a call that was just sent.
     pub(in crate::endpoint) fn stream_response(&mut self, call: CallNumber) {
-        let link = self.peer_table.call_channel(call).and_then(|channel| self.links.get_mut(&channel));
+        let link = self
+            .peer_table
+            .call_channel(call)
+            .and_then(|channel| self.links.get_mut(&channel));
         link.into_iter().for_each(|link| link.stream_response(call));
     }
 
@@ -80,7 +90,10 @@ impl EndpointCore {
     ) -> PublishReport {
         let mut fields = vec![(":name", topic.as_bytes())];
         fields.extend(request.fields.iter().filter(|(name, _)| *name != ":name"));
-        let request = CallRequest { fields: &fields, ..request.clone() };
+        let request = CallRequest {
+            fields: &fields,
+            ..request.clone()
+        };
         let mut published = PublishReport::default();
         for function in self.peer_table.subscribers(topic) {
             match self.send_event(
@@ -98,10 +111,22 @@ impl EndpointCore {
 
     /// Polls for credit to call a function.
     #[cfg(feature = "tokio")]
-    pub(in crate::endpoint) fn poll_credit(&mut self, function: &nearpath_types::FunctionId, waker: &Waker) -> bool {
-        let Self { peer_table: book, links, .. } = self;
+    pub(in crate::endpoint) fn poll_credit(
+        &mut self,
+        function: &nearpath_types::FunctionId,
+        waker: &Waker,
+    ) -> bool {
+        let Self {
+            peer_table: book,
+            links,
+            ..
+        } = self;
         let mut asked = book.function_channels(function).iter(); // request now: the driver may sleep already
-        let asked = asked.any(|channel| links.get_mut(channel).is_some_and(PeerLink::has_credit_or_requests));
+        let asked = asked.any(|channel| {
+            links
+                .get_mut(channel)
+                .is_some_and(PeerLink::has_credit_or_requests)
+        });
         let there = asked || self.can_call(function);
         if !there {
             self.credit_waiters.push((function.clone(), waker.clone()));
@@ -111,9 +136,16 @@ impl EndpointCore {
 
     /// Returns true if a call to the function would not fail for lack of credit.
     pub(in crate::endpoint) fn can_call(&mut self, function: &nearpath_types::FunctionId) -> bool {
-        let Self { peer_table: book, links, .. } = self;
+        let Self {
+            peer_table: book,
+            links,
+            ..
+        } = self;
         let channels = book.function_channels(function);
-        channels.is_empty() || channels.iter().any(|channel| links.get_mut(channel).is_some_and(PeerLink::has_credit))
+        channels.is_empty()
+            || channels
+                .iter()
+                .any(|channel| links.get_mut(channel).is_some_and(PeerLink::has_credit))
     }
 
     /// Wakes every task waiting for credit; losers wait again.
@@ -130,11 +162,13 @@ impl EndpointCore {
     pub(super) fn choose_channel(&mut self, to: CallDestination<'_>) -> Result<u32, UnsentReason> {
         let links = &mut self.links;
         let credit = |channel| links.get_mut(&channel).is_some_and(PeerLink::has_credit);
-        self.peer_table.choose_channel(to, credit).map_err(|nobody| match nobody {
-            NoPeer::Unknown => UnsentReason::NoPeer,
-            NoPeer::Busy => UnsentReason::NoCredit,
-            NoPeer::NoChannel(lack) => UnsentReason::NoChannel(lack),
-        })
+        self.peer_table
+            .choose_channel(to, credit)
+            .map_err(|nobody| match nobody {
+                NoPeer::Unknown => UnsentReason::NoPeer,
+                NoPeer::Busy => UnsentReason::NoCredit,
+                NoPeer::NoChannel(lack) => UnsentReason::NoChannel(lack),
+            })
     }
 
     pub(super) fn send_first_message(
@@ -146,12 +180,29 @@ impl EndpointCore {
         whole: BodyExtent,
     ) -> Result<(), UnsentReason> {
         let link = self.links.get_mut(&channel).ok_or(UnsentReason::NoPeer)?;
-        let mut flow = begin_message(&mut link.end, &self.endpoint, envelope, request.fields, load, whole);
+        let mut flow = begin_message(
+            &mut link.end,
+            &self.endpoint,
+            envelope,
+            request.fields,
+            load,
+            whole,
+        );
         if matches!(flow, Err(UnsentReason::NoSlot)) && self.release_consumed() > 0 {
             let link = self.links.get_mut(&channel).ok_or(UnsentReason::NoPeer)?;
-            flow = begin_message(&mut link.end, &self.endpoint, envelope, request.fields, load, whole);
+            flow = begin_message(
+                &mut link.end,
+                &self.endpoint,
+                envelope,
+                request.fields,
+                load,
+                whole,
+            );
         }
-        let (flow, link) = (flow?, self.links.get_mut(&channel).ok_or(UnsentReason::NoPeer)?);
+        let (flow, link) = (
+            flow?,
+            self.links.get_mut(&channel).ok_or(UnsentReason::NoPeer)?,
+        );
         if envelope.kind == MessageKind::Call {
             link.end.counters().record_opened();
         }
@@ -165,12 +216,21 @@ impl EndpointCore {
 
     /// Strict domains: releases slots that peers consumed since the last run; returns how many.
     pub(super) fn release_consumed(&mut self) -> u32 {
-        self.links.values_mut().map(|link| link.end.release_consumed()).sum()
+        self.links
+            .values_mut()
+            .map(|link| link.end.release_consumed())
+            .sum()
     }
 
     /// Returns the outcome of a call, once.
-    pub(in crate::endpoint) fn poll_outcome(&mut self, call: CallNumber, waker: Option<&Waker>) -> Poll<CallOutcome> {
-        self.peer_table.poll_outcome(call, waker).map(|outcome| outcome.unwrap_or(Err(CallError::PeerDied)))
+    pub(in crate::endpoint) fn poll_outcome(
+        &mut self,
+        call: CallNumber,
+        waker: Option<&Waker>,
+    ) -> Poll<CallOutcome> {
+        self.peer_table
+            .poll_outcome(call, waker)
+            .map(|outcome| outcome.unwrap_or(Err(CallError::PeerDied)))
     }
 
     /// Abandons a call: its outcome is not wanted any more.
@@ -181,15 +241,32 @@ impl EndpointCore {
     }
 
     pub(in crate::endpoint) fn cancel_call(&mut self, channel: u32, call: CallNumber) {
-        let Some(link) = self.links.get_mut(&channel) else { return };
+        let Some(link) = self.links.get_mut(&channel) else {
+            return;
+        };
         link.drop_unsent(call);
-        link.send_queue.push_back(QueuedMessage::cancel_message(call));
+        link.send_queue
+            .push_back(QueuedMessage::cancel_message(call));
         link.send_unsent(&self.endpoint);
         self.needs_flush = true;
     }
 }
 
-pub(super) fn request_envelope(kind: MessageKind, call: u64, request: &CallRequest<'_>) -> Envelope {
-    let CallRequest { deadline, trace, span, .. } = *request;
-    Envelope { deadline, trace, span, ..Envelope::new(kind, call) }
+pub(super) fn request_envelope(
+    kind: MessageKind,
+    call: u64,
+    request: &CallRequest<'_>,
+) -> Envelope {
+    let CallRequest {
+        deadline,
+        trace,
+        span,
+        ..
+    } = *request;
+    Envelope {
+        deadline,
+        trace,
+        span,
+        ..Envelope::new(kind, call)
+    }
 }

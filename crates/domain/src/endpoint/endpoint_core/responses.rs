@@ -25,7 +25,11 @@ impl EndpointCore {
         now: MonotonicNanos,
     ) {
         if let Some(link) = self.links.get_mut(&channel) {
-            if link.owed_responses.get(&call).is_some_and(|taken| taken.begun_status.is_some()) {
+            if link
+                .owed_responses
+                .get(&call)
+                .is_some_and(|taken| taken.begun_status.is_some())
+            {
                 abort_response(link, call); // it had begun and was not finished
                 link.send_unsent(&self.endpoint);
             } else {
@@ -38,9 +42,19 @@ impl EndpointCore {
 
     #[cfg(feature = "tokio")]
     /// Polls for cancellation: true if the caller cancelled the call or is gone.
-    pub(in crate::endpoint) fn poll_given_up(&mut self, channel: u32, call: u64, waker: &Waker) -> bool {
-        let taken = self.links.get_mut(&channel).and_then(|link| link.owed_responses.get_mut(&call));
-        let Some(taken) = taken.filter(|taken| !taken.cancelled) else { return true };
+    pub(in crate::endpoint) fn poll_given_up(
+        &mut self,
+        channel: u32,
+        call: u64,
+        waker: &Waker,
+    ) -> bool {
+        let taken = self
+            .links
+            .get_mut(&channel)
+            .and_then(|link| link.owed_responses.get_mut(&call));
+        let Some(taken) = taken.filter(|taken| !taken.cancelled) else {
+            return true;
+        };
         taken.waker = Some(waker.clone());
         false
     }
@@ -53,9 +67,13 @@ impl EndpointCore {
         answer: CallResponse,
         total: Option<u64>,
     ) -> bool {
-        let Some(link) = self.links.get_mut(&channel) else { return false };
-        let Some(taken) =
-            link.owed_responses.get_mut(&call).filter(|taken| !taken.cancelled && taken.begun_status.is_none())
+        let Some(link) = self.links.get_mut(&channel) else {
+            return false;
+        };
+        let Some(taken) = link
+            .owed_responses
+            .get_mut(&call)
+            .filter(|taken| !taken.cancelled && taken.begun_status.is_none())
         else {
             return false;
         };
@@ -70,7 +88,15 @@ impl EndpointCore {
 pub(super) fn record_owed(link: &mut PeerLink, call: u64, now: MonotonicNanos) -> bool {
     link.end.counters().record_opened();
     link.owed_responses
-        .insert(call, OwedResponse { received_at: now, cancelled: false, begun_status: None, waker: None })
+        .insert(
+            call,
+            OwedResponse {
+                received_at: now,
+                cancelled: false,
+                begun_status: None,
+                waker: None,
+            },
+        )
         .is_none()
 }
 
@@ -81,13 +107,21 @@ pub(super) fn respond_on(
     mut answer: CallResponse,
     now: MonotonicNanos,
 ) {
-    let Some(taken) = link.owed_responses.remove(&call) else { return };
+    let Some(taken) = link.owed_responses.remove(&call) else {
+        return;
+    };
     link.break_body(call, CallError::Aborted);
     if taken.cancelled {
-        answer = CallResponse { status: 499, is_platform: true, ..CallResponse::default() };
+        answer = CallResponse {
+            status: 499,
+            is_platform: true,
+            ..CallResponse::default()
+        };
     }
     let took = Duration::from_nanos(now.saturating_sub(taken.received_at));
-    link.end.counters().record_closed(took, answer.status >= 500 || taken.cancelled);
+    link.end
+        .counters()
+        .record_closed(took, answer.status >= 500 || taken.cancelled);
     send_or_queue(link, member, call, answer, BodyExtent::Complete);
 }
 
@@ -99,22 +133,50 @@ pub(super) fn send_or_queue(
     answer: CallResponse,
     whole: BodyExtent,
 ) {
-    let flags = if answer.is_platform { flag::PLATFORM } else { 0 };
-    let CallResponse { status, reason, fields, mut body, .. } = answer;
-    let envelope = Envelope { flags, status, reason, ..Envelope::new(MessageKind::Answer, call) };
+    let flags = if answer.is_platform {
+        flag::PLATFORM
+    } else {
+        0
+    };
+    let CallResponse {
+        status,
+        reason,
+        fields,
+        mut body,
+        ..
+    } = answer;
+    let envelope = Envelope {
+        flags,
+        status,
+        reason,
+        ..Envelope::new(MessageKind::Answer, call)
+    };
     if link.send_queue.is_empty() {
-        let borrowed: Vec<(&str, &[u8])> = fields.iter().map(|(name, value)| (&**name, &**value)).collect();
-        match begin_message(&mut link.end, member, envelope, &borrowed, &mut BodySource::Owned(&mut body), whole) {
+        let borrowed: Vec<(&str, &[u8])> = fields
+            .iter()
+            .map(|(name, value)| (&**name, &**value))
+            .collect();
+        match begin_message(
+            &mut link.end,
+            member,
+            envelope,
+            &borrowed,
+            &mut BodySource::Owned(&mut body),
+            whole,
+        ) {
             Ok(None) => return,
             Ok(Some(flow)) => link.add_flow(call, flow),
-            Err(UnsentReason::NoCredit | UnsentReason::NoSlot | UnsentReason::BadHead) => {
-                link.send_queue.push_back(QueuedMessage::new(envelope, fields, body, whole))
-            }
-            Err(UnsentReason::BodyLost) => link.send_queue.push_back(QueuedMessage::lost_body_response(envelope)),
+            Err(UnsentReason::NoCredit | UnsentReason::NoSlot | UnsentReason::BadHead) => link
+                .send_queue
+                .push_back(QueuedMessage::new(envelope, fields, body, whole)),
+            Err(UnsentReason::BodyLost) => link
+                .send_queue
+                .push_back(QueuedMessage::lost_body_response(envelope)),
             Err(_) => return,
         }
     } else {
-        link.send_queue.push_back(QueuedMessage::new(envelope, fields, body, whole));
+        link.send_queue
+            .push_back(QueuedMessage::new(envelope, fields, body, whole));
     }
     link.send_unsent(member);
 }
@@ -122,10 +184,19 @@ pub(super) fn send_or_queue(
 /// Aborts a begun response: with a cancel message, or as an error if no part was sent.
 pub(super) fn abort_response(link: &mut PeerLink, call: u64) {
     let seen = link.drop_unsent(call);
-    let gave_up = Envelope { status: 499, flags: flag::PLATFORM, ..Envelope::new(MessageKind::Answer, call) };
+    let gave_up = Envelope {
+        status: 499,
+        flags: flag::PLATFORM,
+        ..Envelope::new(MessageKind::Answer, call)
+    };
     link.send_queue.push_back(match seen {
         true => QueuedMessage::cancel_message(call),
-        false => QueuedMessage::new(gave_up, Vec::new(), CallBody::default(), BodyExtent::Complete),
+        false => QueuedMessage::new(
+            gave_up,
+            Vec::new(),
+            CallBody::default(),
+            BodyExtent::Complete,
+        ),
     });
     link.settle_response(call, true);
 }

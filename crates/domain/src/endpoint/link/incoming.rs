@@ -100,9 +100,10 @@ impl PeerLink {
             return Err(ProtocolBreach); // an answer from a caller, a call against the edge's direction, or an unexpected kind
         }
         Ok(match envelope.kind {
-            MessageKind::Cancel => {
-                LinkEvent::Cancelled(envelope.call, self.break_body(envelope.call, CallError::Aborted))
-            }
+            MessageKind::Cancel => LinkEvent::Cancelled(
+                envelope.call,
+                self.break_body(envelope.call, CallError::Aborted),
+            ),
             MessageKind::Part => self.continue_body(message, envelope, taking),
             MessageKind::Taken => {
                 self.record_release(envelope.call, envelope.total);
@@ -129,7 +130,11 @@ impl PeerLink {
         }
         if !envelope.has_flag(flag::MORE) {
             // Streaming endpoints read bodies and forward none in place.
-            let body = if taking.stream_bodies { whole_body(message).into() } else { CallBody::from_message(message) };
+            let body = if taking.stream_bodies {
+                whole_body(message).into()
+            } else {
+                CallBody::from_message(message)
+            };
             return Ok(LinkEvent::Whole(envelope, head, body));
         }
         if self.partial_bodies.len() >= self.end.channel().capacity() as usize
@@ -140,9 +145,13 @@ impl PeerLink {
         let (partial, came) = if streams {
             let feed = PartQueue::new(envelope.total);
             let body = self.part_bytes(message, &feed, taking);
-            (PartialBody::Stream(Arc::clone(&feed)), LinkEvent::Begun(envelope, head, body, feed))
+            (
+                PartialBody::Stream(Arc::clone(&feed)),
+                LinkEvent::Begun(envelope, head, body, feed),
+            )
         } else {
-            let mut assembly = BodyAssembly::new((envelope, head), envelope.total, taking.max_body_bytes);
+            let mut assembly =
+                BodyAssembly::new((envelope, head), envelope.total, taking.max_body_bytes);
             if !append_part(&mut assembly, &message) {
                 return Ok(LinkEvent::Rejected(envelope));
             }
@@ -153,16 +162,27 @@ impl PeerLink {
     }
 
     /// Wraps a part in place: dropping it wakes the sender, or is reported to it.
-    fn part_bytes(&self, message: ReceivedMessage, feed: &Arc<PartQueue>, taking: ReceivePolicy) -> Bytes {
+    fn part_bytes(
+        &self,
+        message: ReceivedMessage,
+        feed: &Arc<PartQueue>,
+        taking: ReceivePolicy,
+    ) -> Bytes {
         match taking.reports_releases {
             true => feed.hold_message(message),
-            false => {
-                Bytes::from_owner(nearpath_shm::MessagePayload::with_sender(message, self.end.peer_signal().clone()))
-            }
+            false => Bytes::from_owner(nearpath_shm::MessagePayload::with_sender(
+                message,
+                self.end.peer_signal().clone(),
+            )),
         }
     }
 
-    fn continue_body(&mut self, message: ReceivedMessage, envelope: Envelope, taking: ReceivePolicy) -> LinkEvent {
+    fn continue_body(
+        &mut self,
+        message: ReceivedMessage,
+        envelope: Envelope,
+        taking: ReceivePolicy,
+    ) -> LinkEvent {
         let last = !envelope.has_flag(flag::MORE);
         match self.partial_bodies.get_mut(&envelope.call) {
             Some(PartialBody::Stream(feed)) => {
@@ -177,7 +197,11 @@ impl PeerLink {
             }
             Some(PartialBody::Assembly(assembly)) => {
                 let fits = append_part(assembly, &message);
-                if fits && !last { LinkEvent::Part } else { self.finish_assembly(envelope.call, fits) }
+                if fits && !last {
+                    LinkEvent::Part
+                } else {
+                    self.finish_assembly(envelope.call, fits)
+                }
             }
             // Parts of a cancelled body may still be in flight: drop them.
             None => LinkEvent::Part,
@@ -185,9 +209,15 @@ impl PeerLink {
     }
 
     fn finish_assembly(&mut self, call: u64, fits: bool) -> LinkEvent {
-        let Some(PartialBody::Assembly(assembly)) = self.partial_bodies.remove(&call) else { return LinkEvent::Part };
+        let Some(PartialBody::Assembly(assembly)) = self.partial_bodies.remove(&call) else {
+            return LinkEvent::Part;
+        };
         let ((first, head), body) = assembly.into_parts();
-        if fits { LinkEvent::Whole(first, head, body.into()) } else { LinkEvent::Rejected(first) }
+        if fits {
+            LinkEvent::Whole(first, head, body.into())
+        } else {
+            LinkEvent::Rejected(first)
+        }
     }
 
     pub(super) fn is_blocked(&mut self) -> bool {
@@ -236,9 +266,15 @@ impl PeerLink {
 
 /// Returns the body of a single-message body.
 fn whole_body(message: ReceivedMessage) -> Bytes {
-    if message.body_len() == 0 { Bytes::new() } else { Bytes::from_owner(nearpath_shm::MessagePayload::new(message)) }
+    if message.body_len() == 0 {
+        Bytes::new()
+    } else {
+        Bytes::from_owner(nearpath_shm::MessagePayload::new(message))
+    }
 }
 
 fn append_part(assembly: &mut BodyAssembly<FirstMessage>, message: &ReceivedMessage) -> bool {
-    assembly.grow_body(message.body_len() as usize).is_ok_and(|room| message.copy_body(room))
+    assembly
+        .grow_body(message.body_len() as usize)
+        .is_ok_and(|room| message.copy_body(room))
 }

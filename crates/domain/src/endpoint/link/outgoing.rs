@@ -85,8 +85,12 @@ impl PeerLink {
     fn send_flows(&mut self, member: &Arc<PoolEndpoint>) {
         let window = part_window(self.flows.len());
         for _ in 0..self.sendable.len() {
-            let Some(call) = self.sendable.pop_front() else { return };
-            let Some(flow) = self.flows.get_mut(&call) else { continue };
+            let Some(call) = self.sendable.pop_front() else {
+                return;
+            };
+            let Some(flow) = self.flows.get_mut(&call) else {
+                continue;
+            };
             match flow.send_parts(&mut self.end, member, window) {
                 SendProgress::NeedsWriter => {}
                 SendProgress::NeedsRoom => self.sendable.push_back(call),
@@ -124,19 +128,38 @@ impl PeerLink {
 
     pub(super) fn can_send(&mut self, member: &Arc<PoolEndpoint>) -> bool {
         self.end.release_consumed(); // messages that a strict peer consumed no longer count
-        if (!self.send_queue.is_empty() || !self.unsent_releases.is_empty()) && has_ring_room(&mut self.end, false) {
+        if (!self.send_queue.is_empty() || !self.unsent_releases.is_empty())
+            && has_ring_room(&mut self.end, false)
+        {
             return true;
         }
-        let Self { sendable: busy, flows, end, .. } = self;
+        let Self {
+            sendable: busy,
+            flows,
+            end,
+            ..
+        } = self;
         let window = part_window(flows.len());
-        let mut due = |call: &u64| flows.get_mut(call).is_some_and(|flow| flow.can_send(member, window));
+        let mut due = |call: &u64| {
+            flows
+                .get_mut(call)
+                .is_some_and(|flow| flow.can_send(member, window))
+        };
         has_ring_room(end, true) && busy.iter().any(&mut due)
     }
 }
 
 /// Sends the number of released messages of a body.
-fn send_release(end: &mut ChannelEnd, member: &Arc<PoolEndpoint>, call: u64, let_go: u64) -> Result<(), UnsentReason> {
+fn send_release(
+    end: &mut ChannelEnd,
+    member: &Arc<PoolEndpoint>,
+    call: u64,
+    let_go: u64,
+) -> Result<(), UnsentReason> {
     let draft = MessageDraft::new(claim_for_body(member, envelope::body_offset(0), 0)?);
-    let envelope = Envelope { total: let_go, ..Envelope::new(MessageKind::Taken, call) };
+    let envelope = Envelope {
+        total: let_go,
+        ..Envelope::new(MessageKind::Taken, call)
+    };
     send_draft(end, draft, envelope, &[], false)
 }

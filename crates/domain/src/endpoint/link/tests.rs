@@ -8,7 +8,8 @@ use nearpath_shm::geometry::ClassSpec;
 use nearpath_shm::spin::SpinPolicy;
 use nearpath_shm::wakeup_cell::{self, WakeupCell};
 use nearpath_shm::{
-    Channel, ChannelEnd, ChannelSide, EndpointId, Envelope, MessageKind, PeerPool, PoolEndpoint, SlotPool,
+    Channel, ChannelEnd, ChannelSide, EndpointId, Envelope, MessageKind, PeerPool, PoolEndpoint,
+    SlotPool,
 };
 use nearpath_types::InstanceId;
 
@@ -28,22 +29,52 @@ struct StrictLinkPair {
 }
 
 fn strict_link_pair() -> StrictLinkPair {
-    let sizes = [ClassSpec { size: 4096, count: 64 }];
+    let sizes = [ClassSpec {
+        size: 4096,
+        count: 64,
+    }];
     let pools = [(); 2].map(|()| Arc::new(SlotPool::create_strict(&sizes).unwrap()));
     let peer_pool = |pool: &SlotPool| {
-        PeerPool::open_read_only(pool.as_fd().try_clone_to_owned().unwrap(), pool.region_bytes()).unwrap()
+        PeerPool::open_read_only(
+            pool.as_fd().try_clone_to_owned().unwrap(),
+            pool.region_bytes(),
+        )
+        .unwrap()
     };
     let endpoints = [1, 2].map(|number| EndpointId::new(number).unwrap());
-    let members = [0, 1].map(|at| PoolEndpoint::new(Arc::clone(&pools[at]), endpoints[at], u64::MAX));
-    let cells = [(); 2].map(|()| WakeupCell::create(wakeup_cell::WakeupKind::BusyPoll, SpinPolicy::default()).unwrap());
+    let members =
+        [0, 1].map(|at| PoolEndpoint::new(Arc::clone(&pools[at]), endpoints[at], u64::MAX));
+    let cells = [(); 2].map(|()| {
+        WakeupCell::create(wakeup_cell::WakeupKind::BusyPoll, SpinPolicy::default()).unwrap()
+    });
     let channel = Channel::create(16).unwrap();
-    let own = channel.attach_end(ChannelSide::Caller, Arc::clone(&members[0]), endpoints[1], cells[1].wakeup_signal());
-    let peer = channel.attach_end(ChannelSide::Callee, Arc::clone(&members[1]), endpoints[0], cells[0].wakeup_signal());
+    let own = channel.attach_end(
+        ChannelSide::Caller,
+        Arc::clone(&members[0]),
+        endpoints[1],
+        cells[1].wakeup_signal(),
+    );
+    let peer = channel.attach_end(
+        ChannelSide::Callee,
+        Arc::clone(&members[1]),
+        endpoints[0],
+        cells[0].wakeup_signal(),
+    );
     let caller = Arc::new(CallerIdentity::new(None, None));
-    let link = PeerLink::new(own.with_peer_pool(peer_pool(&pools[1])), ChannelSide::Caller, caller, InstanceId(1));
+    let link = PeerLink::new(
+        own.with_peer_pool(peer_pool(&pools[1])),
+        ChannelSide::Caller,
+        caller,
+        InstanceId(1),
+    );
     let [member, _] = members;
     let [cell, _] = cells;
-    StrictLinkPair { endpoint: member, link, peer: peer.with_peer_pool(peer_pool(&pools[0])), cell }
+    StrictLinkPair {
+        endpoint: member,
+        link,
+        peer: peer.with_peer_pool(peer_pool(&pools[0])),
+        cell,
+    }
 }
 
 impl StrictLinkPair {
@@ -52,9 +83,16 @@ impl StrictLinkPair {
         let body = Bytes::from(vec![7; 1 << 20]);
         let envelope = Envelope::new(MessageKind::Call, 1);
         let load = &mut BodySource::Borrowed(&body);
-        let flow = begin_message(&mut self.link.end, &self.endpoint, envelope, &[], load, BodyExtent::Complete)
-            .unwrap()
-            .unwrap();
+        let flow = begin_message(
+            &mut self.link.end,
+            &self.endpoint,
+            envelope,
+            &[],
+            load,
+            BodyExtent::Complete,
+        )
+        .unwrap()
+        .unwrap();
         self.link.add_flow(1, flow);
         self.link.record_release(1, ALL_RELEASED);
         self.link.send_unsent(&self.endpoint);
@@ -65,7 +103,8 @@ impl StrictLinkPair {
     }
 
     fn try_sleep(&mut self) -> bool {
-        self.cell.announce_sleep(|| self.link.has_work(&self.endpoint))
+        self.cell
+            .announce_sleep(|| self.link.has_work(&self.endpoint))
     }
 
     /// Whether the endpoint still counts as asleep: nobody has rung.
@@ -96,9 +135,16 @@ fn a_draining_link_is_woken_when_its_last_message_was_read() {
         let envelope = Envelope::new(MessageKind::Event, call);
         let load = &mut BodySource::Borrowed(&body);
         assert!(
-            begin_message(&mut pair.link.end, &pair.endpoint, envelope, &[], load, BodyExtent::Complete)
-                .unwrap()
-                .is_none()
+            begin_message(
+                &mut pair.link.end,
+                &pair.endpoint,
+                envelope,
+                &[],
+                load,
+                BodyExtent::Complete
+            )
+            .unwrap()
+            .is_none()
         );
     }
     pair.link.withdrawn = true;

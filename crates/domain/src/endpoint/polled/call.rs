@@ -19,12 +19,17 @@ pub struct CallFuture {
 
 impl CallFuture {
     pub(super) fn new(shared: &Rc<SharedEndpoint>, call: peer_table::CallNumber) -> Self {
-        Self { shared: Rc::clone(shared), call: Some(call) }
+        Self {
+            shared: Rc::clone(shared),
+            call: Some(call),
+        }
     }
 
     /// Streams the response ([`CallReply::reader`]), also when responses are assembled by default. Call it at once.
     pub fn stream_response(self) -> Self {
-        self.call.into_iter().for_each(|call| self.shared.core.borrow_mut().stream_response(call));
+        self.call
+            .into_iter()
+            .for_each(|call| self.shared.core.borrow_mut().stream_response(call));
         self
     }
 }
@@ -33,8 +38,14 @@ impl Future for CallFuture {
     type Output = Result<CallReply, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(call) = self.call else { return Poll::Ready(Err(CallError::PeerDied)) };
-        let outcome = self.shared.core.borrow_mut().poll_outcome(call, Some(cx.waker()));
+        let Some(call) = self.call else {
+            return Poll::Ready(Err(CallError::PeerDied));
+        };
+        let outcome = self
+            .shared
+            .core
+            .borrow_mut()
+            .poll_outcome(call, Some(cx.waker()));
         if outcome.is_ready() {
             self.call = None;
         }
@@ -52,7 +63,9 @@ impl Drop for CallFuture {
 }
 
 /// Waits for all calls, in order. A failed one does not affect the others; dropping the future cancels open calls.
-pub async fn wait_all(calls: impl IntoIterator<Item = CallFuture>) -> Vec<Result<CallReply, CallError>> {
+pub async fn wait_all(
+    calls: impl IntoIterator<Item = CallFuture>,
+) -> Vec<Result<CallReply, CallError>> {
     let mut outcomes = Vec::new();
     for call in calls.into_iter().collect::<Vec<_>>() {
         outcomes.push(call.await); // they run concurrently: each was sent when it was made
@@ -61,7 +74,9 @@ pub async fn wait_all(calls: impl IntoIterator<Item = CallFuture>) -> Vec<Result
 }
 
 /// Waits for the first of several calls. Returns its position, from which it is removed, and its outcome. None without calls.
-pub async fn wait_any(calls: &mut Vec<CallFuture>) -> Option<(usize, Result<CallReply, CallError>)> {
+pub async fn wait_any(
+    calls: &mut Vec<CallFuture>,
+) -> Option<(usize, Result<CallReply, CallError>)> {
     poll_fn(|cx| {
         if calls.is_empty() {
             return Poll::Ready(None);

@@ -23,8 +23,14 @@ pub struct EndpointDriver {
 
 impl EndpointDriver {
     /// Creates a driver. `event` is readable when peers wake, `line` when the node sends.
-    pub(super) fn new(shared: &Rc<SharedEndpoint>, event: Option<UnixDatagram>, line: UnixDatagram) -> Self {
-        Self { run: Box::pin(run_driver(Rc::downgrade(shared), event, line)) }
+    pub(super) fn new(
+        shared: &Rc<SharedEndpoint>,
+        event: Option<UnixDatagram>,
+        line: UnixDatagram,
+    ) -> Self {
+        Self {
+            run: Box::pin(run_driver(Rc::downgrade(shared), event, line)),
+        }
     }
 }
 
@@ -44,10 +50,16 @@ pub(super) fn watch_readiness(descriptor: OwnedFd) -> io::Result<UnixDatagram> {
 
 /// Clears a readiness without a system call: with edge-triggered epoll the next write is a new event.
 fn clear_readiness(descriptor: &UnixDatagram) {
-    let _ = descriptor.try_io(Interest::READABLE, || -> io::Result<()> { Err(io::ErrorKind::WouldBlock.into()) });
+    let _ = descriptor.try_io(Interest::READABLE, || -> io::Result<()> {
+        Err(io::ErrorKind::WouldBlock.into())
+    });
 }
 
-async fn run_driver(shared: Weak<SharedEndpoint>, event: Option<UnixDatagram>, socket: UnixDatagram) -> io::Result<()> {
+async fn run_driver(
+    shared: Weak<SharedEndpoint>,
+    event: Option<UnixDatagram>,
+    socket: UnixDatagram,
+) -> io::Result<()> {
     let mut alarm = pin!(sleep(Duration::ZERO));
     while let Some(post) = shared.upgrade() {
         let asleep = post.run_once(alarm.as_mut());
@@ -71,7 +83,9 @@ async fn run_driver(shared: Weak<SharedEndpoint>, event: Option<UnixDatagram>, s
             () = alarm.as_mut(), if armed => {}
             () = driver_needed(&shared) => {}
         }
-        shared.upgrade().inspect(|post| post.core.borrow().cell.mark_awake());
+        shared
+            .upgrade()
+            .inspect(|post| post.core.borrow().cell.mark_awake());
     }
     Ok(())
 }
@@ -80,7 +94,9 @@ async fn run_driver(shared: Weak<SharedEndpoint>, event: Option<UnixDatagram>, s
 async fn driver_needed(shared: &Weak<SharedEndpoint>) {
     let mut waits = false;
     poll_fn(|cx| {
-        let Some(post) = shared.upgrade() else { return Poll::Ready(()) };
+        let Some(post) = shared.upgrade() else {
+            return Poll::Ready(());
+        };
         let mut driver = post.driver_waker.borrow_mut();
         if waits && driver.is_none() {
             return Poll::Ready(());

@@ -21,19 +21,26 @@ impl std::ops::Deref for ReceivedCall {
     type Target = IncomingCall;
 
     fn deref(&self) -> &IncomingCall {
-        self.incoming.as_ref().expect("taken only by answer and drop, which consume it")
+        self.incoming
+            .as_ref()
+            .expect("taken only by answer and drop, which consume it")
     }
 }
 
 impl std::ops::DerefMut for ReceivedCall {
     fn deref_mut(&mut self) -> &mut IncomingCall {
-        self.incoming.as_mut().expect("taken only by answer and drop, which consume it")
+        self.incoming
+            .as_mut()
+            .expect("taken only by answer and drop, which consume it")
     }
 }
 
 impl ReceivedCall {
     pub(super) fn new(shared: &Rc<SharedEndpoint>, incoming: IncomingCall) -> Self {
-        Self { shared: Rc::clone(shared), incoming: Some(incoming) }
+        Self {
+            shared: Rc::clone(shared),
+            incoming: Some(incoming),
+        }
     }
 
     /// Responds. For an event nothing is sent.
@@ -45,15 +52,24 @@ impl ReceivedCall {
     pub fn begin_response(mut self, answer: CallResponse, total: Option<u64>) -> BodyWriter {
         let (channel, call) = (self.channel, self.call);
         let mut incoming = self.incoming.take();
-        drop(incoming.as_mut().and_then(|incoming| incoming.reader.take()));
-        self.shared.core.borrow_mut().begin_response(channel, call, answer, total);
+        drop(
+            incoming
+                .as_mut()
+                .and_then(|incoming| incoming.reader.take()),
+        );
+        self.shared
+            .core
+            .borrow_mut()
+            .begin_response(channel, call, answer, total);
         self.shared.wake_driver_if_due();
         BodyWriter::new(&self.shared, channel, call)
     }
 
     /// Takes the reader of the remaining body, to read it while the response is written.
     pub fn take_reader(&mut self) -> Option<BodyReader> {
-        self.incoming.as_mut().and_then(|incoming| incoming.reader.take())
+        self.incoming
+            .as_mut()
+            .and_then(|incoming| incoming.reader.take())
     }
 
     /// Resolves when the caller cancelled the call, or is gone.
@@ -62,11 +78,18 @@ impl ReceivedCall {
     }
 
     fn respond_once(&mut self, answer: CallResponse) {
-        let Some(incoming) = self.incoming.take() else { return };
+        let Some(incoming) = self.incoming.take() else {
+            return;
+        };
         let (channel, call, event) = (incoming.channel, incoming.call, incoming.is_event);
         drop(incoming); // frees its slot for the response
         if !event {
-            self.shared.core.borrow_mut().send_response(channel, call, answer, clock::monotonic_now());
+            self.shared.core.borrow_mut().send_response(
+                channel,
+                call,
+                answer,
+                clock::monotonic_now(),
+            );
             self.shared.wake_driver_if_due();
         }
     }
@@ -74,6 +97,9 @@ impl ReceivedCall {
 
 impl Drop for ReceivedCall {
     fn drop(&mut self) {
-        self.respond_once(CallResponse::platform_error(Reason::FunctionFailed, "the handler gave no answer\n"));
+        self.respond_once(CallResponse::platform_error(
+            Reason::FunctionFailed,
+            "the handler gave no answer\n",
+        ));
     }
 }

@@ -39,9 +39,15 @@ impl SharedEndpoint {
 
     /// Resolves when a received call needs no response any more.
     pub(super) async fn given_up(&self, channel: u32, call: u64) {
-        poll_fn(|cx| match self.core.borrow_mut().poll_given_up(channel, call, cx.waker()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
+        poll_fn(|cx| {
+            match self
+                .core
+                .borrow_mut()
+                .poll_given_up(channel, call, cx.waker())
+            {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
         })
         .await;
     }
@@ -82,6 +88,10 @@ impl SharedEndpoint {
 
 impl Drop for SharedEndpoint {
     fn drop(&mut self) {
-        self.driver_waker.get_mut().take().into_iter().for_each(Waker::wake);
+        self.driver_waker
+            .get_mut()
+            .take()
+            .into_iter()
+            .for_each(Waker::wake);
     }
 }

@@ -21,17 +21,29 @@ pub struct BodyWriter {
 
 impl BodyWriter {
     pub(super) fn new(shared: &Rc<SharedEndpoint>, channel: u32, call: u64) -> Self {
-        Self { shared: Rc::clone(shared), channel, call, open: true }
+        Self {
+            shared: Rc::clone(shared),
+            channel,
+            call,
+            open: true,
+        }
     }
 
     /// Polls for room for the next chunk. Also wakes the task when no more is wanted.
     pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyUnwanted>> {
-        self.shared.core.borrow_mut().poll_writable(self.channel, self.call, cx)
+        self.shared
+            .core
+            .borrow_mut()
+            .poll_writable(self.channel, self.call, cx)
     }
 
     /// Writes the next chunk. Requires that the writer is ready.
     pub fn push_chunk(&mut self, piece: Bytes) -> Result<(), BodyUnwanted> {
-        let handed = self.shared.core.borrow_mut().push_chunk(self.channel, self.call, piece);
+        let handed = self
+            .shared
+            .core
+            .borrow_mut()
+            .push_chunk(self.channel, self.call, piece);
         self.shared.wake_driver_if_due();
         handed
     }
@@ -50,14 +62,20 @@ impl BodyWriter {
     /// Writes the last chunk. Requires that the writer is ready.
     pub fn finish_with(mut self, piece: Bytes) {
         self.open = false;
-        self.shared.core.borrow_mut().finish_with(self.channel, self.call, piece);
+        self.shared
+            .core
+            .borrow_mut()
+            .finish_with(self.channel, self.call, piece);
         self.shared.wake_driver_if_due();
     }
 
     /// Completes the body.
     pub fn finish_body(mut self) {
         self.open = false;
-        self.shared.core.borrow_mut().finish_body(self.channel, self.call);
+        self.shared
+            .core
+            .borrow_mut()
+            .finish_body(self.channel, self.call);
         self.shared.wake_driver_if_due();
     }
 }
@@ -65,7 +83,10 @@ impl BodyWriter {
 impl Drop for BodyWriter {
     fn drop(&mut self) {
         if self.open {
-            self.shared.core.borrow_mut().abort_body(self.channel, self.call);
+            self.shared
+                .core
+                .borrow_mut()
+                .abort_body(self.channel, self.call);
             self.shared.wake_driver_if_due();
         }
     }

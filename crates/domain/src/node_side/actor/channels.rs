@@ -10,21 +10,38 @@ use super::{DomainActor, MappedChannel};
 use crate::clock;
 use crate::node_side::edge_counters;
 use crate::node_side::pools::DomainPools;
-use crate::protocol::{ChannelError, ChannelFailed, ChannelGone, ChannelRole, EdgeTerms, NodeMessage, PeerMessage};
+use crate::protocol::{
+    ChannelError, ChannelFailed, ChannelGone, ChannelRole, EdgeTerms, NodeMessage, PeerMessage,
+};
 use crate::topology::{CloseCause, EndpointOwner, TopologyAction};
 
 impl DomainActor {
     pub(super) fn perform_actions(&mut self, actions: Vec<TopologyAction>) {
         for action in actions {
             match action {
-                TopologyAction::Open { channel, caller, callee } => {
+                TopologyAction::Open {
+                    channel,
+                    caller,
+                    callee,
+                } => {
                     if let Err((error, told)) = self.open_channel(channel, caller, callee) {
                         self.report_unopened(channel, caller, callee, &error, told);
                     }
                 }
-                TopologyAction::Close { channel, cause: how } => self.close_channel(channel, how),
-                TopologyAction::Notify { endpoint, channel, state } => {
-                    self.send_to_endpoint(endpoint, &NodeMessage::Gone(ChannelGone { channel, state }), Vec::new());
+                TopologyAction::Close {
+                    channel,
+                    cause: how,
+                } => self.close_channel(channel, how),
+                TopologyAction::Notify {
+                    endpoint,
+                    channel,
+                    state,
+                } => {
+                    self.send_to_endpoint(
+                        endpoint,
+                        &NodeMessage::Gone(ChannelGone { channel, state }),
+                        Vec::new(),
+                    );
                 }
                 TopologyAction::Forget { channel } => self.forget_channel(channel),
                 TopologyAction::Sweep => self.sweep_pool(),
@@ -43,15 +60,33 @@ impl DomainActor {
         let nobody = |error| (error, None);
         let channel = Channel::create(self.settings.ring_capacity).map_err(nobody)?;
         if let Some(exchange) = self.sockmap_exchange() {
-            exchange.permit_channel(caller, number, callee).map_err(nobody)?;
-            exchange.permit_channel(callee, number, caller).map_err(nobody)?;
+            exchange
+                .permit_channel(caller, number, callee)
+                .map_err(nobody)?;
+            exchange
+                .permit_channel(callee, number, caller)
+                .map_err(nobody)?;
         }
-        let function = |endpoint| self.topology.owner_of(endpoint).and_then(EndpointOwner::function).cloned();
+        let function = |endpoint| {
+            self.topology
+                .owner_of(endpoint)
+                .and_then(EndpointOwner::function)
+                .cloned()
+        };
         let edge: edge_counters::EdgeKey = (function(caller), function(callee));
-        self.stats.add_channel(number, edge, channel.clone(), caller, callee);
-        self.channels.insert(number, MappedChannel { channel: channel.clone(), caller, callee });
+        self.stats
+            .add_channel(number, edge, channel.clone(), caller, callee);
+        self.channels.insert(
+            number,
+            MappedChannel {
+                channel: channel.clone(),
+                caller,
+                callee,
+            },
+        );
         // The callee first: the caller's first call wakes it, and it must find the channel on its socket.
-        self.introduce_peer(number, &channel, callee, caller, ChannelRole::Callee).map_err(nobody)?;
+        self.introduce_peer(number, &channel, callee, caller, ChannelRole::Callee)
+            .map_err(nobody)?;
         self.introduce_peer(number, &channel, caller, callee, ChannelRole::Caller)
             .map_err(|error| (error, Some(callee)))
     }
@@ -67,21 +102,34 @@ impl DomainActor {
     ) {
         let who = |endpoint| self.topology.owner_of(endpoint).cloned();
         tracing::error!(%error, caller = ?who(caller), callee = ?who(callee), "a channel cannot be made; it is tried again");
-        let function = self.topology.owner_of(callee).and_then(EndpointOwner::function).cloned();
+        let function = self
+            .topology
+            .owner_of(callee)
+            .and_then(EndpointOwner::function)
+            .cloned();
         let aliases = self.terms(caller, callee, ChannelRole::Caller).aliases;
         for function in function.into_iter().chain(aliases) {
             self.send_to_endpoint(
                 caller,
-                &NodeMessage::Failed(ChannelFailed { function, lacks: ChannelError::from_io_error(error) }),
+                &NodeMessage::Failed(ChannelFailed {
+                    function,
+                    lacks: ChannelError::from_io_error(error),
+                }),
                 Vec::new(),
             );
         }
-        let actions = self.topology.handle_failed(number, told, clock::monotonic_now());
+        let actions = self
+            .topology
+            .handle_failed(number, told, clock::monotonic_now());
         self.perform_actions(actions);
     }
 
     pub(super) fn log_broken(&self, number: u32, by: EndpointId) {
-        let Some(line) = self.channels.get(&number).filter(|line| line.caller == by || line.callee == by) else {
+        let Some(line) = self
+            .channels
+            .get(&number)
+            .filter(|line| line.caller == by || line.callee == by)
+        else {
             return;
         };
         let who = |endpoint| self.topology.owner_of(endpoint);
@@ -96,7 +144,10 @@ impl DomainActor {
         peer: EndpointId,
         side: ChannelRole,
     ) -> io::Result<()> {
-        let (Some(state), Some(who)) = (self.endpoints.get(&peer), self.topology.owner_of(peer)) else { return Ok(()) };
+        let (Some(state), Some(who)) = (self.endpoints.get(&peer), self.topology.owner_of(peer))
+        else {
+            return Ok(());
+        };
         let pool = self.pools.pool_for_peer(peer)?;
         let told = pool.as_ref().map(|_| self.pools.region_bytes());
         let mut descriptors = vec![channel.as_fd().try_clone_to_owned()?];
@@ -112,7 +163,11 @@ impl DomainActor {
             pool: told,
             terms: self.terms(to, peer, side),
         };
-        if let Some(connection) = self.endpoints.get(&to).and_then(|state| self.connections.get_mut(&state.key)) {
+        if let Some(connection) = self
+            .endpoints
+            .get(&to)
+            .and_then(|state| self.connections.get_mut(&state.key))
+        {
             connection.channels.insert(number);
         }
         self.send_to_endpoint(to, &NodeMessage::Peer(message), descriptors);
@@ -121,14 +176,27 @@ impl DomainActor {
 
     /// Returns the terms of the edge between two endpoints; `side` is the role of `one`.
     fn terms(&self, one: EndpointId, other: EndpointId, side: ChannelRole) -> EdgeTerms {
-        let function = |endpoint| self.topology.owner_of(endpoint).and_then(EndpointOwner::function).cloned();
-        let (caller, callee) = if side == ChannelRole::Caller { (one, other) } else { (other, one) };
+        let function = |endpoint| {
+            self.topology
+                .owner_of(endpoint)
+                .and_then(EndpointOwner::function)
+                .cloned()
+        };
+        let (caller, callee) = if side == ChannelRole::Caller {
+            (one, other)
+        } else {
+            (other, one)
+        };
         let edge = function(caller).zip(function(callee));
-        edge.and_then(|edge| self.terms.get(&edge)).cloned().unwrap_or_default()
+        edge.and_then(|edge| self.terms.get(&edge))
+            .cloned()
+            .unwrap_or_default()
     }
 
     fn close_channel(&mut self, number: u32, how: CloseCause) {
-        let Some(line) = self.channels.get(&number) else { return };
+        let Some(line) = self.channels.get(&number) else {
+            return;
+        };
         line.channel.close_with(match how {
             CloseCause::Withdrawn => ChannelState::Withdrawn,
             CloseCause::Caller => ChannelState::CallerDead,
@@ -136,7 +204,10 @@ impl DomainActor {
             CloseCause::Broken => ChannelState::Broken,
         });
         for endpoint in [line.caller, line.callee] {
-            self.endpoints.get(&endpoint).into_iter().for_each(|state| state.endpoint_waker().wake());
+            self.endpoints
+                .get(&endpoint)
+                .into_iter()
+                .for_each(|state| state.endpoint_waker().wake());
         }
     }
 
@@ -160,11 +231,14 @@ impl DomainActor {
             })
         };
         if let DomainPools::Shared(pool) = &self.pools {
-            let swept = reclaim::sweep_pool(pool, |endpoint| self.topology.is_alive(endpoint), in_ring);
+            let swept =
+                reclaim::sweep_pool(pool, |endpoint| self.topology.is_alive(endpoint), in_ring);
             tracing::debug!(?swept, domain = %self.settings.name, "swept");
         }
         let free = |endpoint: &EndpointId| !self.pools.is_id_in_use(*endpoint);
         let rested: Vec<EndpointId> = self.topology.resting_ids().filter(free).collect();
-        rested.into_iter().for_each(|endpoint| self.topology.release_id(endpoint));
+        rested
+            .into_iter()
+            .for_each(|endpoint| self.topology.release_id(endpoint));
     }
 }

@@ -15,32 +15,59 @@ use crate::node_side::InstanceFault;
 use crate::node_side::connection::{self, ConnectionKey, MAX_QUEUED_PACKETS, SocketEvent};
 use crate::node_side::endpoint_state::{self, EndpointState};
 use crate::protocol::{
-    DomainIsolation, EndpointMessage, HelloMessage, NodeMessage, PROTOCOL_VERSION, RefusedMessage, WelcomeMessage,
+    DomainIsolation, EndpointMessage, HelloMessage, NodeMessage, PROTOCOL_VERSION, RefusedMessage,
+    WelcomeMessage,
 };
 use crate::topology::EndpointOwner;
 
 impl DomainActor {
     pub(super) fn start_accepting(&mut self, who: EndpointOwner, socket: OwnedFd) {
         let key = self.next_key();
-        let task = tokio::spawn(connection::accept_connections(key, socket, self.events.clone())).abort_handle();
-        self.accept_tasks.insert(key, AcceptTask { owner: who, task });
+        let task = tokio::spawn(connection::accept_connections(
+            key,
+            socket,
+            self.events.clone(),
+        ))
+        .abort_handle();
+        self.accept_tasks
+            .insert(key, AcceptTask { owner: who, task });
     }
 
     pub(super) fn start_connection(&mut self, who: EndpointOwner, socket: OwnedFd) {
         let key = self.next_key();
         let (packets, outbox) = mpsc::channel(MAX_QUEUED_PACKETS);
-        tokio::spawn(connection::serve_connection(key, socket, outbox, self.events.clone()));
+        tokio::spawn(connection::serve_connection(
+            key,
+            socket,
+            outbox,
+            self.events.clone(),
+        ));
         self.connections.insert(
             key,
-            EndpointConnection { owner: who, endpoint: None, outbound: packets, channels: BTreeSet::new() },
+            EndpointConnection {
+                owner: who,
+                endpoint: None,
+                outbound: packets,
+                channels: BTreeSet::new(),
+            },
         );
     }
 
     pub(super) fn handle_event(&mut self, events: SocketEvent) {
         match events {
             SocketEvent::Accepted(door, socket) => {
-                let Some(who) = self.accept_tasks.get(&door).map(|entrance| entrance.owner.clone()) else { return };
-                let there = self.connections.values().filter(|connection| connection.owner == who).count();
+                let Some(who) = self
+                    .accept_tasks
+                    .get(&door)
+                    .map(|entrance| entrance.owner.clone())
+                else {
+                    return;
+                };
+                let there = self
+                    .connections
+                    .values()
+                    .filter(|connection| connection.owner == who)
+                    .count();
                 if there < self.settings.max_endpoints {
                     self.start_connection(who, socket);
                 }
@@ -62,7 +89,9 @@ impl DomainActor {
         said: EndpointMessage,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), String> {
-        let Some(connection) = self.connections.get(&key) else { return Ok(()) };
+        let Some(connection) = self.connections.get(&key) else {
+            return Ok(());
+        };
         let actions = match (said, connection.endpoint) {
             (EndpointMessage::Hello(hello), None) => return self.handle_hello(key, &hello),
             (EndpointMessage::Hello(_), Some(_)) => return Err("a second hello".into()),
@@ -90,18 +119,31 @@ impl DomainActor {
     fn handle_hello(&mut self, key: ConnectionKey, hello: &HelloMessage) -> Result<(), String> {
         let unfit = match hello.version {
             PROTOCOL_VERSION => endpoint_state::unsupported_feature(&self.settings, hello),
-            _ => Some(format!("this node speaks version {PROTOCOL_VERSION} of the dispatch protocol")),
+            _ => Some(format!(
+                "this node speaks version {PROTOCOL_VERSION} of the dispatch protocol"
+            )),
         };
         if let Some(why) = unfit {
-            self.send_on_connection(key, &NodeMessage::Refused(RefusedMessage { why: why.clone() }), Vec::new());
+            self.send_on_connection(
+                key,
+                &NodeMessage::Refused(RefusedMessage { why: why.clone() }),
+                Vec::new(),
+            );
             return Err(why);
         }
-        let Some(who) = self.connections.get(&key).map(|connection| connection.owner.clone()) else { return Ok(()) };
+        let Some(who) = self
+            .connections
+            .get(&key)
+            .map(|connection| connection.owner.clone())
+        else {
+            return Ok(());
+        };
         // A strict endpoint gets no channels before its peers can receive its pool.
         let arrived = match self.settings.isolation {
-            DomainIsolation::Strict => {
-                self.topology.reserve_endpoint(who.clone(), hello.serves).map(|endpoint| (endpoint, Vec::new()))
-            }
+            DomainIsolation::Strict => self
+                .topology
+                .reserve_endpoint(who.clone(), hello.serves)
+                .map(|endpoint| (endpoint, Vec::new())),
             _ => self.topology.add_endpoint(who.clone(), hello.serves),
         };
         let Some((endpoint, actions)) = arrived else {
@@ -113,7 +155,8 @@ impl DomainActor {
         if let Some(connection) = self.connections.get_mut(&key) {
             connection.endpoint = Some(endpoint);
         }
-        self.admit_endpoint(key, endpoint, &who, hello).map_err(|error| format!("its desk cannot be made: {error}"))?;
+        self.admit_endpoint(key, endpoint, &who, hello)
+            .map_err(|error| format!("its desk cannot be made: {error}"))?;
         self.perform_actions(actions);
         Ok(())
     }
@@ -125,7 +168,12 @@ impl DomainActor {
         who: &EndpointOwner,
         hello: &HelloMessage,
     ) -> io::Result<()> {
-        let (state, seated) = EndpointState::create(&self.settings.delivery, (key, endpoint), hello, &self.events)?;
+        let (state, seated) = EndpointState::create(
+            &self.settings.delivery,
+            (key, endpoint),
+            hello,
+            &self.events,
+        )?;
         let (pool, classes) = self.pools.for_new_endpoint()?;
         let descriptors = pool.into_iter().chain(seated).collect();
         let welcome = WelcomeMessage {
@@ -148,11 +196,19 @@ impl DomainActor {
 
     /// Checks refused records. A channel that the endpoint never had is forged; an earlier one has merely ended meanwhile.
     fn check_forbidden_send(&mut self, key: ConnectionKey, tried: &[u8]) {
-        let Some(connection) = self.connections.get(&key) else { return };
+        let Some(connection) = self.connections.get(&key) else {
+            return;
+        };
         let (records, rest) = tried.as_chunks::<RECORD_BYTES>();
         let forged = |channel: &u32| !connection.channels.contains(channel);
-        let what = match records.iter().map(|record| SockmapRecord::from_bytes(record).channel).find(forged) {
-            Some(channel) => format!("it sent a descriptor on channel {channel}, which is none of its own"),
+        let what = match records
+            .iter()
+            .map(|record| SockmapRecord::from_bytes(record).channel)
+            .find(forged)
+        {
+            Some(channel) => {
+                format!("it sent a descriptor on channel {channel}, which is none of its own")
+            }
             None if !rest.is_empty() => "it sent less than a descriptor".into(),
             None => return,
         };
@@ -163,14 +219,19 @@ impl DomainActor {
     pub(super) fn disconnect_faulty(&mut self, key: ConnectionKey, what: String) {
         if let Some(connection) = self.connections.get(&key) {
             tracing::warn!(who = ?connection.owner, %what, "a party is disconnected");
-            let _ = self.faults.send(InstanceFault { instance: connection.owner.instance(), reason: what });
+            let _ = self.faults.send(InstanceFault {
+                instance: connection.owner.instance(),
+                reason: what,
+            });
         }
         self.remove_connection(key);
     }
 
     /// Removes the endpoint of a closed socket.
     fn remove_connection(&mut self, key: ConnectionKey) {
-        let Some(connection) = self.connections.remove(&key) else { return };
+        let Some(connection) = self.connections.remove(&key) else {
+            return;
+        };
         if let Some(endpoint) = connection.endpoint {
             if let Some(exchange) = self.sockmap_exchange() {
                 exchange.remove_endpoint(endpoint);
@@ -179,7 +240,9 @@ impl DomainActor {
             self.endpoints.remove(&endpoint);
             self.pools.remove_pool(endpoint);
             self.stats.remove_endpoint(endpoint);
-            let actions = self.topology.remove_endpoint(endpoint, clock::monotonic_now());
+            let actions = self
+                .topology
+                .remove_endpoint(endpoint, clock::monotonic_now());
             self.perform_actions(actions);
         }
         if let Some(instance) = connection.owner.instance() {
@@ -196,8 +259,12 @@ impl DomainActor {
             }
             !goes
         });
-        let keys: Vec<ConnectionKey> =
-            self.connections.iter().filter(|(_, connection)| of(&connection.owner)).map(|(&key, _)| key).collect();
+        let keys: Vec<ConnectionKey> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| of(&connection.owner))
+            .map(|(&key, _)| key)
+            .collect();
         keys.into_iter().for_each(|key| self.remove_connection(key));
         self.topology.forget_instance(instance);
         self.notify_if_empty(instance);

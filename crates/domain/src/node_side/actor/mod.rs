@@ -18,7 +18,8 @@ use super::endpoint_state::EndpointState;
 use super::pools::DomainPools;
 use super::stats::StatsWriter;
 use super::{
-    DescriptorDelivery, DomainCommand, DomainSettings, DomainUsage, EndpointSocket, InstanceFault, SockmapExchange,
+    DescriptorDelivery, DomainCommand, DomainSettings, DomainUsage, EndpointSocket, InstanceFault,
+    SockmapExchange,
 };
 use crate::clock;
 use crate::packet;
@@ -100,13 +101,18 @@ impl DomainActor {
     }
 
     pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<DomainCommand>) {
-        let Some(mut events) = self.event_inbox.take() else { return };
+        let Some(mut events) = self.event_inbox.take() else {
+            return;
+        };
         loop {
             while let Some(key) = self.slow_consumers.pop() {
                 self.disconnect_faulty(key, "it does not read what the node tells it".into());
             }
             let now = clock::monotonic_now();
-            let tick = self.topology.next_tick(now).map(|at| Duration::from_nanos(at.saturating_sub(now)));
+            let tick = self
+                .topology
+                .next_tick(now)
+                .map(|at| Duration::from_nanos(at.saturating_sub(now)));
             tokio::select! {
                 biased;
                 Some(heard) = events.recv() => self.handle_event(heard),
@@ -131,8 +137,12 @@ impl DomainActor {
     fn handle_command(&mut self, order: DomainCommand) {
         match order {
             DomainCommand::Declare(edges) => self.declare_edges(edges.into_iter().collect()),
-            DomainCommand::Admit(who, EndpointSocket::Connected(socket)) => self.start_connection(who, socket),
-            DomainCommand::Admit(who, EndpointSocket::Listening(socket)) => self.start_accepting(who, socket),
+            DomainCommand::Admit(who, EndpointSocket::Connected(socket)) => {
+                self.start_connection(who, socket)
+            }
+            DomainCommand::Admit(who, EndpointSocket::Listening(socket)) => {
+                self.start_accepting(who, socket)
+            }
             DomainCommand::Withdraw(instance, done) => {
                 self.quiet_waiters.entry(instance).or_default().push(done);
                 let actions = self.topology.withdraw_instance(instance);
@@ -148,9 +158,17 @@ impl DomainActor {
 
     /// Replaces the declared edges. A channel with changed terms is closed and reopened: an endpoint learns terms with its peer.
     fn declare_edges(&mut self, terms: HashMap<FunctionEdge, EdgeTerms>) {
-        let changed = |edge: &FunctionEdge| self.terms.get(edge).is_some_and(|known| *known != terms[edge]);
+        let changed = |edge: &FunctionEdge| {
+            self.terms
+                .get(edge)
+                .is_some_and(|known| *known != terms[edge])
+        };
         if terms.keys().any(changed) {
-            let kept: Vec<FunctionEdge> = terms.keys().filter(|edge| !changed(edge)).cloned().collect();
+            let kept: Vec<FunctionEdge> = terms
+                .keys()
+                .filter(|edge| !changed(edge))
+                .cloned()
+                .collect();
             let actions = self.topology.declare_edges(kept);
             self.perform_actions(actions);
         }
@@ -173,26 +191,54 @@ impl DomainActor {
     }
 
     /// Sends a packet and notifies the cell. An endpoint that does not read is disconnected.
-    fn send_on_connection(&mut self, key: ConnectionKey, message: &NodeMessage, descriptors: Vec<OwnedFd>) {
-        let Some(connection) = self.connections.get(&key) else { return };
-        let Ok(bytes) = packet::encode_message(message) else { return };
-        let bell =
-            connection.endpoint.and_then(|endpoint| self.endpoints.get(&endpoint)).map(EndpointState::endpoint_waker);
-        if connection.outbound.try_send(OutboundPacket { bytes, descriptors, waker: bell }).is_err() {
+    fn send_on_connection(
+        &mut self,
+        key: ConnectionKey,
+        message: &NodeMessage,
+        descriptors: Vec<OwnedFd>,
+    ) {
+        let Some(connection) = self.connections.get(&key) else {
+            return;
+        };
+        let Ok(bytes) = packet::encode_message(message) else {
+            return;
+        };
+        let bell = connection
+            .endpoint
+            .and_then(|endpoint| self.endpoints.get(&endpoint))
+            .map(EndpointState::endpoint_waker);
+        if connection
+            .outbound
+            .try_send(OutboundPacket {
+                bytes,
+                descriptors,
+                waker: bell,
+            })
+            .is_err()
+        {
             self.slow_consumers.push(key);
         }
     }
 
-    fn send_to_endpoint(&mut self, endpoint: EndpointId, message: &NodeMessage, descriptors: Vec<OwnedFd>) {
+    fn send_to_endpoint(
+        &mut self,
+        endpoint: EndpointId,
+        message: &NodeMessage,
+        descriptors: Vec<OwnedFd>,
+    ) {
         if let Some(key) = self.endpoints.get(&endpoint).map(|state| state.key) {
             self.send_on_connection(key, message, descriptors);
         }
     }
 
     fn notify_quiet(&mut self, instance: InstanceId) {
-        self.quiet_waiters.remove(&instance).into_iter().flatten().for_each(|done| {
-            let _ = done.send(());
-        });
+        self.quiet_waiters
+            .remove(&instance)
+            .into_iter()
+            .flatten()
+            .for_each(|done| {
+                let _ = done.send(());
+            });
     }
 
     fn read_edges(&self) -> Vec<super::EdgeCounters> {
@@ -200,15 +246,20 @@ impl DomainActor {
     }
 
     fn read_usage(&self) -> DomainUsage {
-        let mut usage =
-            DomainUsage { endpoints: self.endpoints.len(), channels: self.channels.len(), ..DomainUsage::default() };
+        let mut usage = DomainUsage {
+            endpoints: self.endpoints.len(),
+            channels: self.channels.len(),
+            ..DomainUsage::default()
+        };
         self.pools.add_to_usage(&mut usage);
         usage
     }
 
     /// Ends the domain: breaks all channels, so that callers see it.
     fn close_all(&mut self) {
-        self.accept_tasks.drain().for_each(|(_, entrance)| entrance.task.abort());
+        self.accept_tasks
+            .drain()
+            .for_each(|(_, entrance)| entrance.task.abort());
         for line in self.channels.values() {
             line.channel.close_with(ChannelState::Broken);
         }

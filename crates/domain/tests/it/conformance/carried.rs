@@ -5,8 +5,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use nearpath_domain::protocol::{ChannelError, EndpointMessage, HelloMessage, NodeMessage, WakeupMode};
-use nearpath_domain::{CallDestination, CallError, CallRequest, CallResponse, UnsentReason, node_side, packet};
+use nearpath_domain::protocol::{
+    ChannelError, EndpointMessage, HelloMessage, NodeMessage, WakeupMode,
+};
+use nearpath_domain::{
+    CallDestination, CallError, CallRequest, CallResponse, UnsentReason, node_side, packet,
+};
 use nearpath_shm::{Descriptor, EndpointId, SockmapRecord};
 use nearpath_types::InstanceId;
 use rustix::net::{SendFlags, send};
@@ -18,11 +22,17 @@ use super::stranger::RawEndpoint;
 pub(crate) fn a_forged_channel_number_disconnects_its_sender(mode: DeliveryMode) {
     let mut node = TestNode::new(mode);
     node.edges(&[("a", "b")]);
-    let b = node.serve(2, "b", |_, incoming| CallResponse::ok(incoming.body.clone()));
+    let b = node.serve(2, "b", |_, incoming| {
+        CallResponse::ok(incoming.body.clone())
+    });
     let mut a = node.caller(1, "a");
     knows(&mut a, "b"); // over channel 1
     let forger = RawEndpoint::join(&node, mode, 3, "forger");
-    let forged = SockmapRecord { descriptor: Descriptor::from_words([1 << 32, 64 << 32]), channel: 1, sender: 1 };
+    let forged = SockmapRecord {
+        descriptor: Descriptor::from_words([1 << 32, 64 << 32]),
+        channel: 1,
+        sender: 1,
+    };
     let wire = forger.wire.as_ref().unwrap();
     send(wire, &forged.to_bytes(), SendFlags::NOSIGNAL).unwrap();
     let fault = fault(&mut node);
@@ -30,7 +40,12 @@ pub(crate) fn a_forged_channel_number_disconnects_its_sender(mode: DeliveryMode)
     assert!(fault.reason.contains("channel 1"), "{}", fault.reason);
     while packet::receive_packet(&forger.socket).unwrap().is_some() {} // until the node hangs up
     while wire.read_records(&mut [0; 32], true).unwrap() > 0 {} // and takes its socket away
-    let reply = a.call(CallDestination::Function(&function("b")), &CallRequest::default()).unwrap();
+    let reply = a
+        .call(
+            CallDestination::Function(&function("b")),
+            &CallRequest::default(),
+        )
+        .unwrap();
     assert_eq!(reply.status, 200, "the others go on");
     drop(a);
     node.stop();
@@ -54,7 +69,11 @@ impl node_side::SockmapExchange for FailingExchange {
     }
 
     fn permit_channel(&self, from: EndpointId, channel: u32, to: EndpointId) -> io::Result<()> {
-        let fails = || self.failures.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+        let fails = || {
+            self.failures
+                .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1))
+                .is_ok()
+        };
         match channel > 0 && fails() {
             true => Err(rustix::io::Errno::MFILE.into()),
             false => self.inner.permit_channel(from, channel, to),
@@ -70,27 +89,48 @@ pub(crate) fn a_channel_that_cannot_be_made_is_reported_and_retried(mode: Delive
     let node_side::DescriptorDelivery::Sockmap(inner) = super::node::delivery(mode) else {
         panic!("only this one can be told to fail")
     };
-    let exchange = std::sync::Arc::new(FailingExchange { inner, failures: AtomicU32::new(2) });
+    let exchange = std::sync::Arc::new(FailingExchange {
+        inner,
+        failures: AtomicU32::new(2),
+    });
     let settings = node_side::DomainSettings {
         delivery: node_side::DescriptorDelivery::Sockmap(exchange),
         ..node_side::DomainSettings::named("test")
     };
     let node = TestNode::started(|| node_side::DomainHandle::start(settings));
     node.edges(&[("a", "b")]);
-    let b = node.serve(2, "b", |_, incoming| CallResponse::ok(incoming.body.clone()));
+    let b = node.serve(2, "b", |_, incoming| {
+        CallResponse::ok(incoming.body.clone())
+    });
     let mut a = node.caller(1, "a");
     let to = function("b");
     let mut last = None;
     let reply = loop {
         match a.call(CallDestination::Function(&to), &CallRequest::default()) {
             Ok(reply) => break reply,
-            Err(CallError::Unsent(why)) => last = Some(why).filter(|why| *why != UnsentReason::NoPeer).or(last),
+            Err(CallError::Unsent(why)) => {
+                last = Some(why)
+                    .filter(|why| *why != UnsentReason::NoPeer)
+                    .or(last)
+            }
             Err(other) => panic!("{other}"),
         }
         std::thread::yield_now();
     };
-    assert_eq!((reply.status, last), (200, Some(UnsentReason::NoChannel(ChannelError::Descriptors))));
-    assert!(last.unwrap().to_string().contains("no file descriptor left"), "{}", last.unwrap());
+    assert_eq!(
+        (reply.status, last),
+        (
+            200,
+            Some(UnsentReason::NoChannel(ChannelError::Descriptors))
+        )
+    );
+    assert!(
+        last.unwrap()
+            .to_string()
+            .contains("no file descriptor left"),
+        "{}",
+        last.unwrap()
+    );
     drop(a);
     node.stop();
     b.join().unwrap();
@@ -111,10 +151,15 @@ pub(crate) fn a_library_without_sockmap_is_refused(mode: DeliveryMode) {
         };
         packet::send_message(&socket, &EndpointMessage::Hello(hello), &[]).unwrap();
         let packet = packet::receive_packet(&socket).unwrap().unwrap();
-        let Ok(Some(NodeMessage::Refused(refused))) = NodeMessage::parse_packet(&packet.bytes) else {
+        let Ok(Some(NodeMessage::Refused(refused))) = NodeMessage::parse_packet(&packet.bytes)
+        else {
             panic!("not refused")
         };
-        assert!(refused.why.contains("nearpath.io/delivery: sockmap"), "{}", refused.why);
+        assert!(
+            refused.why.contains("nearpath.io/delivery: sockmap"),
+            "{}",
+            refused.why
+        );
         assert_eq!(fault(&mut node).reason, refused.why);
     }
     node.stop();

@@ -3,7 +3,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use super::node::{
-    DISPATCH_VARIABLE, DeliveryMode, ROLE_VARIABLE, TEST_TIMEOUT, TestNode, function, knows, knows_async,
+    DISPATCH_VARIABLE, DeliveryMode, ROLE_VARIABLE, TEST_TIMEOUT, TestNode, function, knows,
+    knows_async,
 };
 use bytes::Bytes;
 use nearpath_domain::endpoint::{self, blocking};
@@ -17,27 +18,41 @@ use nearpath_types::InstanceId;
 use super::stranger::pair;
 
 fn body(bytes: &'static [u8]) -> CallRequest<'static> {
-    CallRequest { body: Bytes::from_static(bytes), ..CallRequest::default() }
+    CallRequest {
+        body: Bytes::from_static(bytes),
+        ..CallRequest::default()
+    }
 }
 
 /// What the child does; in the parent this test has nothing to do.
 #[test]
 fn role() {
-    let (Ok(role), Ok(door)) = (std::env::var(ROLE_VARIABLE), std::env::var(DISPATCH_VARIABLE)) else { return };
+    let (Ok(role), Ok(door)) = (
+        std::env::var(ROLE_VARIABLE),
+        std::env::var(DISPATCH_VARIABLE),
+    ) else {
+        return;
+    };
     if role == "source" {
         return super::streams::source(&door);
     }
     let mut endpoint =
-        blocking::BlockingEndpoint::dial(Path::new(&door), endpoint::EndpointSettings::default()).unwrap();
+        blocking::BlockingEndpoint::dial(Path::new(&door), endpoint::EndpointSettings::default())
+            .unwrap();
     match role.as_str() {
-        "echo" => endpoint.serve_calls(|_, incoming| CallResponse::ok(std::mem::take(&mut incoming.body))).unwrap(),
+        "echo" => endpoint
+            .serve_calls(|_, incoming| CallResponse::ok(std::mem::take(&mut incoming.body)))
+            .unwrap(),
         "hang" => {
             endpoint.announce_ready().unwrap();
             let _kept: Vec<_> = std::iter::from_fn(|| endpoint.next_incoming(None)).collect();
         }
         "caller" => {
             knows(&mut endpoint, "sink");
-            let request = CallRequest { body: vec![1; 100_000].into(), ..CallRequest::default() };
+            let request = CallRequest {
+                body: vec![1; 100_000].into(),
+                ..CallRequest::default()
+            };
             loop {
                 let _ = endpoint
                     .begin_call(CallDestination::Function(&function("sink")), &request)
@@ -55,16 +70,28 @@ pub(crate) fn callers_of_a_killed_instance_fail_at_once(mode: DeliveryMode) {
     let mut a = node.caller(1, "a");
     knows(&mut a, "hang");
     let id = function("hang");
-    let mut pending: Vec<_> =
-        (0..20).map(|_| a.begin_call(CallDestination::Function(&id), &body(b"x")).unwrap()).collect();
-    let large = CallRequest { body: vec![1; 10 << 20].into(), ..CallRequest::default() };
-    pending.push(a.begin_call(CallDestination::Function(&id), &large).unwrap());
+    let mut pending: Vec<_> = (0..20)
+        .map(|_| {
+            a.begin_call(CallDestination::Function(&id), &body(b"x"))
+                .unwrap()
+        })
+        .collect();
+    let large = CallRequest {
+        body: vec![1; 10 << 20].into(),
+        ..CallRequest::default()
+    };
+    pending.push(
+        a.begin_call(CallDestination::Function(&id), &large)
+            .unwrap(),
+    );
     process.kill();
     for pending in pending {
         assert_eq!(a.wait_response(pending).unwrap_err(), CallError::PeerDied); // no deadline was given: nothing else ends the wait
     }
     drop(a);
-    node.until("all slots are back", |usage| usage.slots == 0 && usage.channels == 0 && usage.endpoints == 0);
+    node.until("all slots are back", |usage| {
+        usage.slots == 0 && usage.channels == 0 && usage.endpoints == 0
+    });
     node.stop();
 }
 
@@ -77,49 +104,83 @@ pub(crate) fn gateway_calls_fail_and_another_instance_takes_over(mode: DeliveryM
         async move {
             knows_async(&endpoint, "f").await;
             let id = function("f");
-            let calls: Vec<_> =
-                (0..50).map(|_| endpoint.call(CallDestination::Function(&id), &body(b"x")).unwrap()).collect();
+            let calls: Vec<_> = (0..50)
+                .map(|_| {
+                    endpoint
+                        .call(CallDestination::Function(&id), &body(b"x"))
+                        .unwrap()
+                })
+                .collect();
             process.kill();
             for call in calls {
                 assert_eq!(call.await.unwrap_err(), CallError::PeerDied);
             }
-            let echo = node.serve(3, "f", |_, incoming| CallResponse::ok(incoming.body.clone()));
+            let echo = node.serve(3, "f", |_, incoming| {
+                CallResponse::ok(incoming.body.clone())
+            });
             knows_async(&endpoint, "f").await;
-            assert_eq!(endpoint.call(CallDestination::Function(&id), &body(b"y")).unwrap().await.unwrap().body, "y");
+            assert_eq!(
+                endpoint
+                    .call(CallDestination::Function(&id), &body(b"y"))
+                    .unwrap()
+                    .await
+                    .unwrap()
+                    .body,
+                "y"
+            );
             node.hub.remove_instance(InstanceId(3));
             echo.join().unwrap();
         }
     });
-    node.until("all slots are back", |usage| usage.slots == 0 && usage.channels == 0 && usage.endpoints == 0);
+    node.until("all slots are back", |usage| {
+        usage.slots == 0 && usage.channels == 0 && usage.endpoints == 0
+    });
     node.stop();
 }
 
 pub(crate) fn slots_of_killed_callers_are_reclaimed(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     node.edges(&[("caller", "sink")]);
-    let sink = node.serve(1, "sink", |_, incoming| CallResponse::ok(incoming.body.clone()));
+    let sink = node.serve(1, "sink", |_, incoming| {
+        CallResponse::ok(incoming.body.clone())
+    });
     for round in 0..10 {
         let mut process = node.process(10 + round, "caller", "caller");
         let calls = || {
             let edges = node.runtime.block_on(node.hub.read_edges());
-            edges.iter().map(|edge| edge.by_callee.answered).sum::<u64>()
+            edges
+                .iter()
+                .map(|edge| edge.by_callee.answered)
+                .sum::<u64>()
         };
         let before = calls();
         while calls() < before + 3 {
-            assert!(process.child.try_wait().unwrap().is_none(), "the child failed by itself");
+            assert!(
+                process.child.try_wait().unwrap().is_none(),
+                "the child failed by itself"
+            );
             std::thread::yield_now();
         }
         process.kill();
         node.hub.remove_instance(InstanceId(10 + round));
-        node.until("all slots are back", |usage| usage.slots == 0 && usage.channels == 0 && usage.endpoints == 1);
+        node.until("all slots are back", |usage| {
+            usage.slots == 0 && usage.channels == 0 && usage.endpoints == 1
+        });
     }
     node.stop();
     sink.join().unwrap();
 }
 
 pub(crate) fn fault(node: &mut TestNode) -> InstanceFault {
-    let TestNode { runtime, faults, .. } = node;
-    runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, faults.recv()).await.unwrap().unwrap() })
+    let TestNode {
+        runtime, faults, ..
+    } = node;
+    runtime.block_on(async {
+        tokio::time::timeout(TEST_TIMEOUT, faults.recv())
+            .await
+            .unwrap()
+            .unwrap()
+    })
 }
 
 pub(crate) fn an_endpoint_that_breaks_the_protocol_is_disconnected(mode: DeliveryMode) {
@@ -167,23 +228,36 @@ pub(crate) fn unknown_messages_and_members_are_ignored(mode: DeliveryMode) {
     .unwrap();
     rustix::io::ioctl_fionbio(&socket, false).unwrap();
     let welcome = packet::receive_packet(&socket).unwrap().unwrap();
-    assert!(matches!(NodeMessage::parse_packet(&welcome.bytes).unwrap(), Some(NodeMessage::Welcome(_))));
+    assert!(matches!(
+        NodeMessage::parse_packet(&welcome.bytes).unwrap(),
+        Some(NodeMessage::Welcome(_))
+    ));
     let wire = usize::from(mode == DeliveryMode::Sockmap);
-    assert_eq!(welcome.descriptors.len(), 2 + wire, "pool, desk, and the socket if there is one");
+    assert_eq!(
+        welcome.descriptors.len(),
+        2 + wire,
+        "pool, desk, and the socket if there is one"
+    );
     node.stop();
 }
 
 pub(crate) fn a_call_against_the_edge_breaks_the_channel(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     let (mut a, raw, mut end) = pair(&node, mode); // b speaks by itself, and will not keep to its side
-    let pending = a.begin_call(CallDestination::Function(&function("b")), &body(b"x")).unwrap();
+    let pending = a
+        .begin_call(CallDestination::Function(&function("b")), &body(b"x"))
+        .unwrap();
     end.send_message(
-        MessageDraft::new(raw.member.claim_slot(256).unwrap()).finish(Envelope::new(MessageKind::Call, 1)),
+        MessageDraft::new(raw.member.claim_slot(256).unwrap())
+            .finish(Envelope::new(MessageKind::Call, 1)),
     )
     .unwrap();
     end.flush_batch();
     assert_eq!(a.wait_response(pending).unwrap_err(), CallError::PeerDied);
-    assert!(a.next_incoming(Some(std::time::Duration::ZERO)).is_none(), "it was not taken as a call");
+    assert!(
+        a.next_incoming(Some(std::time::Duration::ZERO)).is_none(),
+        "it was not taken as a call"
+    );
     assert_eq!(end.channel().state(), ChannelState::Broken);
     node.stop();
 }
@@ -193,22 +267,37 @@ pub(crate) fn a_broken_channel_is_replaced(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     let (mut a, raw, mut end) = pair(&node, mode);
     let asking = std::thread::spawn(move || {
-        let broken = a.call(CallDestination::Function(&function("b")), &body(b"x")).unwrap_err();
+        let broken = a
+            .call(CallDestination::Function(&function("b")), &body(b"x"))
+            .unwrap_err();
         knows(&mut a, "b"); // again, over the next one
-        (broken, a.call(CallDestination::Function(&function("b")), &body(b"y")).unwrap().status)
+        (
+            broken,
+            a.call(CallDestination::Function(&function("b")), &body(b"y"))
+                .unwrap()
+                .status,
+        )
     });
     let _first = raw.receive(&mut end);
     end.break_channel();
     let gone = packet::receive_packet(&raw.socket).unwrap().unwrap();
-    let Some(NodeMessage::Gone(gone)) = NodeMessage::parse_packet(&gone.bytes).unwrap() else { panic!("not told") };
+    let Some(NodeMessage::Gone(gone)) = NodeMessage::parse_packet(&gone.bytes).unwrap() else {
+        panic!("not told")
+    };
     assert_eq!(gone.state, nearpath_domain::protocol::ChannelEnding::Dead);
     drop(end);
-    let drained = EndpointMessage::Drained(nearpath_domain::protocol::ChannelDrained { channel: gone.channel });
+    let drained = EndpointMessage::Drained(nearpath_domain::protocol::ChannelDrained {
+        channel: gone.channel,
+    });
     packet::send_message(&raw.socket, &drained, &[]).unwrap();
     let mut end = raw.meet();
     let call = raw.receive(&mut end).envelope().call;
-    let answer = Envelope { status: 200, ..Envelope::new(MessageKind::Answer, call) };
-    end.send_message(MessageDraft::new(raw.member.claim_slot(256).unwrap()).finish(answer)).unwrap();
+    let answer = Envelope {
+        status: 200,
+        ..Envelope::new(MessageKind::Answer, call)
+    };
+    end.send_message(MessageDraft::new(raw.member.claim_slot(256).unwrap()).finish(answer))
+        .unwrap();
     end.flush_batch();
     assert_eq!(asking.join().unwrap(), (CallError::PeerDied, 200));
     node.stop();

@@ -4,7 +4,9 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use nearpath_domain::endpoint::{self, CallBody, blocking};
-use nearpath_domain::{CallDestination, CallReply, CallRequest, CallResponse, IncomingCall, UnsentReason};
+use nearpath_domain::{
+    CallDestination, CallReply, CallRequest, CallResponse, IncomingCall, UnsentReason,
+};
 use nearpath_shm::copies;
 
 use super::node::{DeliveryMode, TestNode, function, is_strict, knows, knows_async, polled_party};
@@ -14,11 +16,15 @@ fn serve(
     node: &TestNode,
     instance: u64,
     name: &str,
-    mut handler: impl FnMut(&mut blocking::BlockingEndpoint, &mut IncomingCall) -> CallResponse + Send + 'static,
+    mut handler: impl FnMut(&mut blocking::BlockingEndpoint, &mut IncomingCall) -> CallResponse
+    + Send
+    + 'static,
 ) -> JoinHandle<u64> {
     let socket = node.socket(instance, name);
     std::thread::spawn(move || {
-        let mut endpoint = blocking::BlockingEndpoint::join(socket, endpoint::EndpointSettings::default()).unwrap();
+        let mut endpoint =
+            blocking::BlockingEndpoint::join(socket, endpoint::EndpointSettings::default())
+                .unwrap();
         endpoint.announce_ready().unwrap();
         let before = copies::copied_bytes();
         while let Some(mut incoming) = endpoint.next_incoming(None) {
@@ -35,7 +41,9 @@ fn call(
     request: &CallRequest<'_>,
     body: &mut CallBody,
 ) -> CallReply {
-    let pending = endpoint.begin_call_with(CallDestination::Function(&function(to)), request, body).unwrap();
+    let pending = endpoint
+        .begin_call_with(CallDestination::Function(&function(to)), request, body)
+        .unwrap();
     endpoint.wait_response(pending).unwrap()
 }
 
@@ -43,7 +51,10 @@ fn call(
 fn written(endpoint: &mut blocking::BlockingEndpoint, bytes: usize) -> CallBody {
     let mut draft = endpoint.draft_body(bytes);
     assert!(draft.iter().all(|byte| *byte == 0));
-    draft.iter_mut().zip(pattern(bytes)).for_each(|(byte, value)| *byte = value);
+    draft
+        .iter_mut()
+        .zip(pattern(bytes))
+        .for_each(|(byte, value)| *byte = value);
     draft.into()
 }
 
@@ -57,7 +68,10 @@ pub(crate) fn a_body_written_in_place_is_not_copied(mode: DeliveryMode) {
     node.edges(&[("a", "b")]);
     let b = serve(&node, 1, "b", |endpoint, incoming| {
         let mut draft = endpoint.draft_body(incoming.body.len());
-        draft.iter_mut().zip(&incoming.body[..]).for_each(|(to, from)| *to = !from);
+        draft
+            .iter_mut()
+            .zip(&incoming.body[..])
+            .for_each(|(to, from)| *to = !from);
         CallResponse::ok(draft)
     });
     let mut a = node.caller(2, "a");
@@ -65,8 +79,15 @@ pub(crate) fn a_body_written_in_place_is_not_copied(mode: DeliveryMode) {
     let before = copies::copied_bytes();
     for bytes in SIZES {
         let mut body = written(&mut a, bytes);
-        let reply =
-            call(&mut a, "b", &CallRequest { fields: &[(":path", b"/x")], ..CallRequest::default() }, &mut body);
+        let reply = call(
+            &mut a,
+            "b",
+            &CallRequest {
+                fields: &[(":path", b"/x")],
+                ..CallRequest::default()
+            },
+            &mut body,
+        );
         let expected: Vec<u8> = pattern(bytes).into_iter().map(|byte| !byte).collect();
         assert!(reply.body == expected && body.is_empty(), "{bytes} bytes");
     }
@@ -76,7 +97,10 @@ pub(crate) fn a_body_written_in_place_is_not_copied(mode: DeliveryMode) {
     node.stop();
     let all: usize = SIZES.iter().sum();
     if is_strict() {
-        assert!(copied >= all as u64, "a strict peer's message is copied out, once, with its envelope");
+        assert!(
+            copied >= all as u64,
+            "a strict peer's message is copied out, once, with its envelope"
+        );
         assert!(copied < (all + 1024) as u64 && b.join().unwrap() < (all + 1024) as u64);
     } else {
         assert_eq!((copied, b.join().unwrap()), (0, 0));
@@ -87,12 +111,22 @@ pub(crate) fn a_body_written_in_place_is_not_copied(mode: DeliveryMode) {
 pub(crate) fn control_a_body_in_private_memory_is_copied(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     node.edges(&[("a", "b")]);
-    let b = serve(&node, 1, "b", |_, incoming| CallResponse::ok(incoming.body.to_vec()));
+    let b = serve(&node, 1, "b", |_, incoming| {
+        CallResponse::ok(incoming.body.to_vec())
+    });
     let mut a = node.caller(2, "a");
     knows(&mut a, "b");
     let before = copies::copied_bytes();
-    let request = CallRequest { body: pattern(1000).into(), ..CallRequest::default() };
-    assert_eq!(a.call(CallDestination::Function(&function("b")), &request).unwrap().body, pattern(1000));
+    let request = CallRequest {
+        body: pattern(1000).into(),
+        ..CallRequest::default()
+    };
+    assert_eq!(
+        a.call(CallDestination::Function(&function("b")), &request)
+            .unwrap()
+            .body,
+        pattern(1000)
+    );
     assert!(copies::copied_bytes() - before >= 1000);
     drop(a);
     node.stop();
@@ -105,26 +139,64 @@ pub(crate) fn a_body_without_room_for_its_head_is_sent_as_a_copy(mode: DeliveryM
     let long = vec![b'l'; 5000];
     let field = Bytes::from(long.clone());
     let b = serve(&node, 1, "b", move |endpoint, incoming| {
-        let head = incoming.head_fields().get("x-long").map(|value| value.len());
-        let fields = head.map(|_| ("x-long".into(), field.clone())).into_iter().collect();
+        let head = incoming
+            .head_fields()
+            .get("x-long")
+            .map(|value| value.len());
+        let fields = head
+            .map(|_| ("x-long".into(), field.clone()))
+            .into_iter()
+            .collect();
         let mut draft = endpoint.draft_body(incoming.body.len() + 1);
         draft[..incoming.body.len()].copy_from_slice(&incoming.body);
         draft.truncate(incoming.body.len());
-        CallResponse { fields, ..CallResponse::ok(draft) }
+        CallResponse {
+            fields,
+            ..CallResponse::ok(draft)
+        }
     });
     let mut a = node.caller(2, "a");
     knows(&mut a, "b");
-    for (bytes, fields) in [(100, &[("x-long", &long[..])][..]), (10_000_003, &[]), (3_000_000, &[("x-long", &long)])] {
+    for (bytes, fields) in [
+        (100, &[("x-long", &long[..])][..]),
+        (10_000_003, &[]),
+        (3_000_000, &[("x-long", &long)]),
+    ] {
         let mut body = written(&mut a, bytes);
-        let reply = call(&mut a, "b", &CallRequest { fields, ..CallRequest::default() }, &mut body);
+        let reply = call(
+            &mut a,
+            "b",
+            &CallRequest {
+                fields,
+                ..CallRequest::default()
+            },
+            &mut body,
+        );
         assert!(reply.body == pattern(bytes), "{bytes} bytes");
-        assert_eq!(reply.head_fields().get("x-long").is_some(), !fields.is_empty());
+        assert_eq!(
+            reply.head_fields().get("x-long").is_some(),
+            !fields.is_empty()
+        );
     }
     let mut bad = written(&mut a, 9);
-    let request = CallRequest { fields: &[("No Name", b"")], ..CallRequest::default() };
-    let sent = a.begin_call_with(CallDestination::Function(&function("b")), &request, &mut bad);
-    assert_eq!((sent.unwrap_err(), &bad[..]), (UnsentReason::BadHead, &pattern(9)[..]));
-    let sent = a.begin_call_with(CallDestination::Function(&function("nobody")), &CallRequest::default(), &mut bad);
+    let request = CallRequest {
+        fields: &[("No Name", b"")],
+        ..CallRequest::default()
+    };
+    let sent = a.begin_call_with(
+        CallDestination::Function(&function("b")),
+        &request,
+        &mut bad,
+    );
+    assert_eq!(
+        (sent.unwrap_err(), &bad[..]),
+        (UnsentReason::BadHead, &pattern(9)[..])
+    );
+    let sent = a.begin_call_with(
+        CallDestination::Function(&function("nobody")),
+        &CallRequest::default(),
+        &mut bad,
+    );
     assert_eq!(sent.unwrap_err(), UnsentReason::NoPeer);
     assert_eq!(
         call(&mut a, "b", &CallRequest::default(), &mut bad).body,
@@ -141,10 +213,15 @@ pub(crate) fn a_received_body_is_forwarded_without_a_copy(mode: DeliveryMode) {
     const BYTES: usize = 40_000;
     let node = TestNode::new(mode);
     node.edges(&[("front", "back")]);
-    let back = serve(&node, 2, "back", |_, incoming| CallResponse::ok(std::mem::take(&mut incoming.body)));
+    let back = serve(&node, 2, "back", |_, incoming| {
+        CallResponse::ok(std::mem::take(&mut incoming.body))
+    });
     let front = serve(&node, 1, "front", |endpoint, incoming| {
         knows(endpoint, "back");
-        let request = CallRequest { fields: &[(":method", b"POST"), (":path", b"/")], ..CallRequest::default() };
+        let request = CallRequest {
+            fields: &[(":method", b"POST"), (":path", b"/")],
+            ..CallRequest::default()
+        };
         let looked = incoming.body.len(); // a look is no harm
         let mut reply = call(endpoint, "back", &request, &mut incoming.body);
         assert_eq!(reply.body.len(), looked);
@@ -156,8 +233,15 @@ pub(crate) fn a_received_body_is_forwarded_without_a_copy(mode: DeliveryMode) {
     node.gateway(|endpoint| async move {
         knows_async(&endpoint, "front").await;
         for _ in 0..10 {
-            let request = CallRequest { body: pattern(BYTES).into(), ..CallRequest::default() };
-            let reply = endpoint.call(CallDestination::Function(&function("front")), &request).unwrap().await.unwrap();
+            let request = CallRequest {
+                body: pattern(BYTES).into(),
+                ..CallRequest::default()
+            };
+            let reply = endpoint
+                .call(CallDestination::Function(&function("front")), &request)
+                .unwrap()
+                .await
+                .unwrap();
             assert!(reply.body == pattern(BYTES));
         }
     });
@@ -165,7 +249,10 @@ pub(crate) fn a_received_body_is_forwarded_without_a_copy(mode: DeliveryMode) {
     node.stop();
     let copied = [front, back].map(|thread| thread.join().unwrap());
     match is_strict() {
-        true => assert!(copied.iter().all(|copied| *copied >= 10 * BYTES as u64), "{copied:?}"),
+        true => assert!(
+            copied.iter().all(|copied| *copied >= 10 * BYTES as u64),
+            "{copied:?}"
+        ),
         false => assert_eq!(copied, [0, 0]),
     }
 }
@@ -177,7 +264,10 @@ pub(crate) fn a_body_with_other_readers_is_copied(mode: DeliveryMode) {
     let b = serve(&node, 1, "b", move |_, incoming| {
         kept.push(incoming.body.clone());
         let last = kept.iter().rev().nth(1).cloned().unwrap_or_default();
-        assert!(last.iter().all(|byte| *byte == kept.len() as u8 - 1), "it was overwritten");
+        assert!(
+            last.iter().all(|byte| *byte == kept.len() as u8 - 1),
+            "it was overwritten"
+        );
         CallResponse::ok(std::mem::take(&mut incoming.body))
     });
     let mut a = node.caller(2, "a");
@@ -189,7 +279,10 @@ pub(crate) fn a_body_with_other_readers_is_copied(mode: DeliveryMode) {
         let look = body.clone();
         let reply = call(&mut a, "b", &CallRequest::default(), &mut body);
         assert!(reply.body.iter().all(|byte| *byte == n));
-        assert!(look.iter().all(|byte| *byte == n) && !body.is_empty(), "it stays with who looks at it");
+        assert!(
+            look.iter().all(|byte| *byte == n) && !body.is_empty(),
+            "it stays with who looks at it"
+        );
     }
     drop(a);
     node.stop();
@@ -222,7 +315,9 @@ pub(crate) fn an_event_loop_sends_drafts(mode: DeliveryMode) {
                 draft.copy_from_slice(&pattern(bytes));
                 CallBody::from(draft)
             };
-            endpoint.send_event_with(CallDestination::Function(&id), &request, &mut body(77)).unwrap();
+            endpoint
+                .send_event_with(CallDestination::Function(&id), &request, &mut body(77))
+                .unwrap();
             drop(endpoint.draft_body(77));
             for bytes in [0, 1, 5000, 2_000_000] {
                 let reply = endpoint
@@ -244,18 +339,25 @@ pub(crate) fn an_event_loop_sends_drafts(mode: DeliveryMode) {
 pub(crate) fn drafts_beyond_the_slots_use_private_memory(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     node.edges(&[("a", "b")]);
-    let b = serve(&node, 1, "b", |_, incoming| CallResponse::ok(std::mem::take(&mut incoming.body)));
+    let b = serve(&node, 1, "b", |_, incoming| {
+        CallResponse::ok(std::mem::take(&mut incoming.body))
+    });
     let mut a = node.caller(2, "a");
     knows(&mut a, "b");
     let mut drafts: Vec<_> = (0..400).map(|_| a.draft_body(200_000)).collect();
     let lie = drafts.iter().filter(|draft| draft.is_in_slot()).count();
     assert!((1..400).contains(&lie), "{lie} drafts of 400 have a slot");
-    drafts.iter_mut().enumerate().for_each(|(n, draft)| draft.fill(n as u8));
+    drafts
+        .iter_mut()
+        .enumerate()
+        .for_each(|(n, draft)| draft.fill(n as u8));
     let kept = drafts.split_off(390);
     drop(drafts);
     for (n, draft) in kept.into_iter().enumerate() {
         let reply = call(&mut a, "b", &CallRequest::default(), &mut draft.into());
-        assert!(reply.body.len() == 200_000 && reply.body.iter().all(|byte| *byte == (390 + n) as u8));
+        assert!(
+            reply.body.len() == 200_000 && reply.body.iter().all(|byte| *byte == (390 + n) as u8)
+        );
     }
     drop(a);
     node.until("all slots are back", |usage| usage.slots == 0);

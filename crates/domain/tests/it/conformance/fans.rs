@@ -10,7 +10,10 @@ use nearpath_domain::{CallDestination, CallError, CallRequest, CallResponse, Uns
 use nearpath_types::FunctionId;
 
 fn body(bytes: &'static [u8]) -> CallRequest<'static> {
-    CallRequest { body: Bytes::from_static(bytes), ..CallRequest::default() }
+    CallRequest {
+        body: Bytes::from_static(bytes),
+        ..CallRequest::default()
+    }
 }
 
 fn edge(caller: &str, callee: &str, terms: EdgeTerms) -> ((FunctionId, FunctionId), EdgeTerms) {
@@ -18,32 +21,66 @@ fn edge(caller: &str, callee: &str, terms: EdgeTerms) -> ((FunctionId, FunctionI
 }
 
 fn topics(filters: &[&str]) -> EdgeTerms {
-    EdgeTerms { topics: filters.iter().map(ToString::to_string).collect(), ..EdgeTerms::default() }
+    EdgeTerms {
+        topics: filters.iter().map(ToString::to_string).collect(),
+        ..EdgeTerms::default()
+    }
 }
 
 pub(crate) fn parallel_calls_return_in_order_when_one_fails(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     node.edges(&[("a", "worker"), ("a", "hang")]);
-    let workers =
-        [1, 2].map(|n| node.serve(n, "worker", |_, incoming| CallResponse::ok(incoming.body.to_ascii_uppercase())));
+    let workers = [1, 2].map(|n| {
+        node.serve(n, "worker", |_, incoming| {
+            CallResponse::ok(incoming.body.to_ascii_uppercase())
+        })
+    });
     let mut hang = node.process(3, "hang", "hang");
     let mut a = node.caller(9, "a");
-    ["worker", "hang"].iter().for_each(|name| knows(&mut a, name));
+    ["worker", "hang"]
+        .iter()
+        .for_each(|name| knows(&mut a, name));
     let (worker, hanging) = (function("worker"), function("hang"));
     let end = clock::deadline_after(TEST_TIMEOUT);
     let mut by = BTreeSet::new();
     while by.len() < 2 {
-        by.insert(a.call(CallDestination::Function(&worker), &body(b"who")).unwrap().answered_by);
-        assert!(clock::monotonic_now() < end, "both instances have their share");
+        by.insert(
+            a.call(CallDestination::Function(&worker), &body(b"who"))
+                .unwrap()
+                .answered_by,
+        );
+        assert!(
+            clock::monotonic_now() < end,
+            "both instances have their share"
+        );
     }
     let parts: [&[u8]; 5] = [b"one", b"two", b"three", b"four", b"five"];
-    let mut pending: Vec<_> =
-        parts.iter().map(|part| a.begin_call(CallDestination::Function(&worker), &body(part)).unwrap()).collect();
-    pending.insert(2, a.begin_call(CallDestination::Function(&hanging), &body(b"lost")).unwrap());
+    let mut pending: Vec<_> = parts
+        .iter()
+        .map(|part| {
+            a.begin_call(CallDestination::Function(&worker), &body(part))
+                .unwrap()
+        })
+        .collect();
+    pending.insert(
+        2,
+        a.begin_call(CallDestination::Function(&hanging), &body(b"lost"))
+            .unwrap(),
+    );
     hang.kill();
     let outcomes = a.wait_all(pending);
-    let bodies: Vec<_> = outcomes.iter().map(|outcome| outcome.as_ref().map(|reply| &**reply.body)).collect();
-    let expected = [Ok(&b"ONE"[..]), Ok(b"TWO"), Err(&CallError::PeerDied), Ok(b"THREE"), Ok(b"FOUR"), Ok(b"FIVE")];
+    let bodies: Vec<_> = outcomes
+        .iter()
+        .map(|outcome| outcome.as_ref().map(|reply| &**reply.body))
+        .collect();
+    let expected = [
+        Ok(&b"ONE"[..]),
+        Ok(b"TWO"),
+        Err(&CallError::PeerDied),
+        Ok(b"THREE"),
+        Ok(b"FOUR"),
+        Ok(b"FIVE"),
+    ];
     assert_eq!(bodies, expected);
     drop((outcomes, a));
     node.until("all slots are back", |usage| usage.slots == 0);
@@ -61,11 +98,15 @@ pub(crate) fn the_first_of_several_responses_is_returned_early(mode: DeliveryMod
     });
     node.edges(&[("a", "quick"), ("a", "slow")]);
     let mut a = node.caller(3, "a");
-    ["quick", "slow"].iter().for_each(|name| knows(&mut a, name));
+    ["quick", "slow"]
+        .iter()
+        .for_each(|name| knows(&mut a, name));
     let (first, second) = (function("slow"), function("quick"));
     let mut pending = vec![
-        a.begin_call(CallDestination::Function(&first), &body(b"")).unwrap(),
-        a.begin_call(CallDestination::Function(&second), &body(b"")).unwrap(),
+        a.begin_call(CallDestination::Function(&first), &body(b""))
+            .unwrap(),
+        a.begin_call(CallDestination::Function(&second), &body(b""))
+            .unwrap(),
     ];
     let (at, outcome) = a.wait_any(&mut pending).unwrap();
     assert_eq!((at, outcome.unwrap().body.as_ref()), (1, &b"quick"[..]));
@@ -75,7 +116,11 @@ pub(crate) fn the_first_of_several_responses_is_returned_early(mode: DeliveryMod
     node.gateway(|endpoint| async move {
         knows_async(&endpoint, "quick").await;
         knows_async(&endpoint, "slow").await;
-        let call = |to: &FunctionId| endpoint.call(CallDestination::Function(to), &body(b"")).unwrap();
+        let call = |to: &FunctionId| {
+            endpoint
+                .call(CallDestination::Function(to), &body(b""))
+                .unwrap()
+        };
         let mut calls = vec![call(&first), call(&second)];
         let (at, outcome) = polled::wait_any(&mut calls).await.unwrap();
         assert_eq!((at, outcome.unwrap().body.as_ref()), (1, &b"quick"[..]));
@@ -93,33 +138,59 @@ pub(crate) fn a_topic_reaches_each_subscriber_once(mode: DeliveryMode) {
     let serve = |instance, name: &'static str| {
         let seen = seen.clone();
         node.serve(instance, name, move |_, incoming| {
-            let topic = String::from_utf8(incoming.head_fields().get(":name").unwrap().to_vec()).unwrap();
-            seen.send((name, topic, incoming.is_event, incoming.body.len())).unwrap();
+            let topic =
+                String::from_utf8(incoming.head_fields().get(":name").unwrap().to_vec()).unwrap();
+            seen.send((name, topic, incoming.is_event, incoming.body.len()))
+                .unwrap();
             CallResponse::default()
         })
     };
     let mail = [serve(1, "mail"), serve(2, "mail")];
     let others = [serve(3, "audit"), serve(4, "bystander")];
     node.hub.declare_edges_with([
-        edge("shop", "mail", EdgeTerms { events_only: true, ..topics(&["order/placed", "ready"]) }),
+        edge(
+            "shop",
+            "mail",
+            EdgeTerms {
+                events_only: true,
+                ..topics(&["order/placed", "ready"])
+            },
+        ),
         edge("shop", "audit", topics(&["order/+", "order/#"])),
         edge("shop", "bystander", EdgeTerms::default()),
     ]);
     let mut shop = node.caller(9, "shop");
-    ["audit", "bystander"].iter().for_each(|name| knows(&mut shop, name));
+    ["audit", "bystander"]
+        .iter()
+        .for_each(|name| knows(&mut shop, name));
     while shop.publish_event("ready", &body(b"")).sent == 0 {
         std::thread::yield_now(); // nothing is sent until it knows mail
     }
-    assert_eq!(sees.recv_timeout(TEST_TIMEOUT).unwrap(), ("mail", "ready".to_owned(), true, 0));
+    assert_eq!(
+        sees.recv_timeout(TEST_TIMEOUT).unwrap(),
+        ("mail", "ready".to_owned(), true, 0)
+    );
     let published = shop.publish_event("order/placed", &body(b"12345"));
     assert_eq!((published.sent, published.missed), (2, 0));
-    let both: BTreeSet<_> = (0..2).map(|_| sees.recv_timeout(TEST_TIMEOUT).unwrap()).collect();
+    let both: BTreeSet<_> = (0..2)
+        .map(|_| sees.recv_timeout(TEST_TIMEOUT).unwrap())
+        .collect();
     let seen = |name| (name, "order/placed".to_owned(), true, 5);
-    assert_eq!(both, BTreeSet::from([seen("mail"), seen("audit")]), "one instance of each function");
+    assert_eq!(
+        both,
+        BTreeSet::from([seen("mail"), seen("audit")]),
+        "one instance of each function"
+    );
     assert_eq!(shop.publish_event("order/cancelled", &body(b"1")).sent, 1);
     assert_eq!(sees.recv_timeout(TEST_TIMEOUT).unwrap().0, "audit");
-    let unsent = shop.call(CallDestination::Function(&function("mail")), &body(b"")).unwrap_err();
-    assert_eq!(unsent, CallError::Unsent(UnsentReason::NoPeer), "an edge for events is none for calls");
+    let unsent = shop
+        .call(CallDestination::Function(&function("mail")), &body(b""))
+        .unwrap_err();
+    assert_eq!(
+        unsent,
+        CallError::Unsent(UnsentReason::NoPeer),
+        "an edge for events is none for calls"
+    );
     drop(shop);
     node.until("all slots are back", |usage| usage.slots == 0);
     node.stop();
@@ -131,28 +202,50 @@ pub(crate) fn a_topic_reaches_each_subscriber_once(mode: DeliveryMode) {
 pub(crate) fn an_alias_is_a_name_of_one_caller(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     node.hub.declare_edges_with([
-        edge("a", "currency", EdgeTerms { aliases: vec![function("rates")], ..EdgeTerms::default() }),
+        edge(
+            "a",
+            "currency",
+            EdgeTerms {
+                aliases: vec![function("rates")],
+                ..EdgeTerms::default()
+            },
+        ),
         edge("b", "currency", EdgeTerms::default()),
     ]);
     let server = node.serve(1, "currency", |_, _| CallResponse::ok("1.09"));
     let (mut a, mut b) = (node.caller(2, "a"), node.caller(3, "b"));
     knows(&mut a, "currency");
     knows(&mut b, "currency");
-    assert_eq!(a.call(CallDestination::Function(&function("rates")), &body(b"")).unwrap().body, "1.09");
-    let unknown = b.call(CallDestination::Function(&function("rates")), &body(b"")).unwrap_err();
+    assert_eq!(
+        a.call(CallDestination::Function(&function("rates")), &body(b""))
+            .unwrap()
+            .body,
+        "1.09"
+    );
+    let unknown = b
+        .call(CallDestination::Function(&function("rates")), &body(b""))
+        .unwrap_err();
     assert_eq!(unknown, CallError::Unsent(UnsentReason::NoPeer));
     node.hub.declare_edges_with([edge(
         "a",
         "currency",
-        EdgeTerms { aliases: vec![function("fx")], ..EdgeTerms::default() },
+        EdgeTerms {
+            aliases: vec![function("fx")],
+            ..EdgeTerms::default()
+        },
     )]);
     knows(&mut a, "fx");
     assert_eq!(
-        a.call(CallDestination::Function(&function("fx")), &body(b"")).unwrap().body,
+        a.call(CallDestination::Function(&function("fx")), &body(b""))
+            .unwrap()
+            .body,
         "1.09",
         "terms that change begin anew"
     );
-    assert!(a.call(CallDestination::Function(&function("rates")), &body(b"")).is_err());
+    assert!(
+        a.call(CallDestination::Function(&function("rates")), &body(b""))
+            .is_err()
+    );
     node.stop();
     server.join().unwrap();
 }

@@ -40,7 +40,10 @@ pub(crate) fn delivery(mode: DeliveryMode) -> DescriptorDelivery {
 
 /// Why this machine cannot do a mode.
 pub(crate) fn trouble(mode: DeliveryMode) -> Option<String> {
-    (mode == DeliveryMode::Sockmap).then(SockmapRouter::create)?.err().map(|error| error.to_string())
+    (mode == DeliveryMode::Sockmap)
+        .then(SockmapRouter::create)?
+        .err()
+        .map(|error| error.to_string())
 }
 
 /// The kernel's exchange as the node side knows it.
@@ -49,7 +52,9 @@ struct KernelExchange(SockmapRouter);
 
 impl node_side::SockmapExchange for KernelExchange {
     fn create_sockets(&self, endpoint: EndpointId) -> io::Result<[OwnedFd; 2]> {
-        self.0.add_endpoint(endpoint.get()).map(|state| [state.endpoint, state.node])
+        self.0
+            .add_endpoint(endpoint.get())
+            .map(|state| [state.endpoint, state.node])
     }
 
     fn remove_endpoint(&self, endpoint: EndpointId) {
@@ -98,30 +103,53 @@ impl TestNode {
     }
 
     pub(crate) fn with(mode: DeliveryMode, settings: DomainSettings) -> Self {
-        let settings = if STRICT.get() { settings.into_strict() } else { settings };
-        let settings = DomainSettings { delivery: delivery(mode), ..settings };
+        let settings = if STRICT.get() {
+            settings.into_strict()
+        } else {
+            settings
+        };
+        let settings = DomainSettings {
+            delivery: delivery(mode),
+            ..settings
+        };
         Self::started(|| DomainHandle::start(settings))
     }
 
     pub(crate) fn started(
         start: impl FnOnce() -> io::Result<(DomainHandle, UnboundedReceiver<InstanceFault>)>,
     ) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let (hub, faults) = {
             let _inside = runtime.enter();
             start().unwrap()
         };
-        Self { runtime, hub, faults }
+        Self {
+            runtime,
+            hub,
+            faults,
+        }
     }
 
     pub(crate) fn edges(&self, edges: &[(&str, &str)]) {
-        self.hub.declare_edges(edges.iter().map(|(caller, callee)| (function(caller), function(callee))));
+        self.hub.declare_edges(
+            edges
+                .iter()
+                .map(|(caller, callee)| (function(caller), function(callee))),
+        );
     }
 
     /// The socket of a new endpoint of this instance.
     pub(crate) fn socket(&self, instance: u64, name: &str) -> OwnedFd {
         let (ours, theirs) = packet::socket_pair().unwrap();
-        self.hub.admit_instance(InstanceId(instance), function(name), EndpointSocket::Connected(ours));
+        self.hub.admit_instance(
+            InstanceId(instance),
+            function(name),
+            EndpointSocket::Connected(ours),
+        );
         theirs
     }
 
@@ -130,25 +158,41 @@ impl TestNode {
         &self,
         instance: u64,
         name: &str,
-        handler: impl FnMut(&mut blocking::BlockingEndpoint, &mut IncomingCall) -> CallResponse + Send + 'static,
+        handler: impl FnMut(&mut blocking::BlockingEndpoint, &mut IncomingCall) -> CallResponse
+        + Send
+        + 'static,
     ) -> JoinHandle<()> {
         let socket = self.socket(instance, name);
         std::thread::spawn(move || {
-            let mut endpoint = match blocking::BlockingEndpoint::join(socket, endpoint::EndpointSettings::default()) {
+            let mut endpoint = match blocking::BlockingEndpoint::join(
+                socket,
+                endpoint::EndpointSettings::default(),
+            ) {
                 // The test was over before it had begun.
                 Err(endpoint::JoinError::HungUp) => return,
-                Err(endpoint::JoinError::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => return,
+                Err(endpoint::JoinError::Io(error))
+                    if error.kind() == std::io::ErrorKind::BrokenPipe =>
+                {
+                    return;
+                }
                 joined => joined.unwrap(),
             };
             if let Err(error) = endpoint.serve_calls(handler) {
-                assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe, "the node has hung up: {error}");
+                assert_eq!(
+                    error.kind(),
+                    std::io::ErrorKind::BrokenPipe,
+                    "the node has hung up: {error}"
+                );
             }
         })
     }
 
     /// An endpoint that only calls, on this thread.
     pub(crate) fn caller(&self, instance: u64, name: &str) -> blocking::BlockingEndpoint {
-        let settings = endpoint::EndpointSettings { serves: false, ..endpoint::EndpointSettings::default() };
+        let settings = endpoint::EndpointSettings {
+            serves: false,
+            ..endpoint::EndpointSettings::default()
+        };
         blocking::BlockingEndpoint::join(self.socket(instance, name), settings).unwrap()
     }
 
@@ -156,24 +200,48 @@ impl TestNode {
     pub(crate) fn process(&self, instance: u64, name: &str, role: &str) -> ChildProcess {
         static LAST: AtomicUsize = AtomicUsize::new(0); // the same cases run in several modes at once
         let number = LAST.fetch_add(1, Ordering::Relaxed);
-        let door = std::env::temp_dir().join(format!("np-domain-{}-{number}.sock", std::process::id()));
-        self.hub.admit_instance(InstanceId(instance), function(name), EndpointSocket::listen_at(&door).unwrap());
+        let door =
+            std::env::temp_dir().join(format!("np-domain-{}-{number}.sock", std::process::id()));
+        self.hub.admit_instance(
+            InstanceId(instance),
+            function(name),
+            EndpointSocket::listen_at(&door).unwrap(),
+        );
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["conformance::deaths::role", "--exact", "--nocapture", "--test-threads=1"]);
-        let child =
-            command.env(ROLE_VARIABLE, role).env(DISPATCH_VARIABLE, &door).stdout(Stdio::null()).spawn().unwrap();
+        command.args([
+            "conformance::deaths::role",
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
+        let child = command
+            .env(ROLE_VARIABLE, role)
+            .env(DISPATCH_VARIABLE, &door)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         ChildProcess { child, door }
     }
 
     /// Waits until the domain is as wanted.
-    pub(crate) fn until(&self, what: &str, wanted: impl Fn(nearpath_domain::node_side::DomainUsage) -> bool) {
+    pub(crate) fn until(
+        &self,
+        what: &str,
+        wanted: impl Fn(nearpath_domain::node_side::DomainUsage) -> bool,
+    ) {
         let wait = async {
             while !wanted(self.hub.read_usage().await) {
                 tokio::time::sleep(Duration::from_millis(2)).await; // each look is an exchange with the node side's task
             }
         };
-        let waited = self.runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, wait).await });
-        assert!(waited.is_ok(), "never: {what}; {:?}", self.runtime.block_on(self.hub.read_usage()));
+        let waited = self
+            .runtime
+            .block_on(async { tokio::time::timeout(TEST_TIMEOUT, wait).await });
+        assert!(
+            waited.is_ok(),
+            "never: {what}; {:?}",
+            self.runtime.block_on(self.hub.read_usage())
+        );
     }
 
     /// A gateway thread: runs `inside` with a polled endpoint.
@@ -195,7 +263,14 @@ pub(crate) fn polled_party<T, F: Future<Output = T>>(
     serves: bool,
     inside: impl FnOnce(polled::AsyncEndpoint) -> F,
 ) -> T {
-    polled_party_with(socket, endpoint::EndpointSettings { serves, ..endpoint::EndpointSettings::default() }, inside)
+    polled_party_with(
+        socket,
+        endpoint::EndpointSettings {
+            serves,
+            ..endpoint::EndpointSettings::default()
+        },
+        inside,
+    )
 }
 
 pub(crate) fn polled_party_with<T, F: Future<Output = T>>(
@@ -203,12 +278,17 @@ pub(crate) fn polled_party_with<T, F: Future<Output = T>>(
     settings: endpoint::EndpointSettings,
     inside: impl FnOnce(polled::AsyncEndpoint) -> F,
 ) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         let (endpoint, driver) = polled::AsyncEndpoint::join(socket, settings).await.unwrap();
         let driver = tokio::task::spawn_local(driver);
-        let result = tokio::time::timeout(2 * TEST_TIMEOUT, inside(endpoint)).await.expect("it hangs");
+        let result = tokio::time::timeout(2 * TEST_TIMEOUT, inside(endpoint))
+            .await
+            .expect("it hangs");
         tokio::time::timeout(TEST_TIMEOUT, driver)
             .await
             .expect("the driver ends with its last handle")
@@ -241,7 +321,9 @@ impl Drop for ChildProcess {
 
 /// Both have ended, and neither by a panic.
 pub(crate) fn joined(threads: [JoinHandle<()>; 2]) {
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
 }
 
 /// Waits until a function can be called from here.

@@ -11,7 +11,10 @@ const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
 const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 
 fn number(file: &str) -> u64 {
-    fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    fs::read_to_string(file)
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// The machine has one reserve: one test at a time.
@@ -21,7 +24,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 struct HugePageReserve(u64);
 
 impl HugePageReserve {
-    /// So many more; `None` where the machine gives none.
+    /// So many more; `NoConnection` where the machine gives none.
     fn more(pages: u64) -> Option<Self> {
         let before = number(RESERVED);
         fs::write(RESERVED, (before + pages).to_string()).ok()?;
@@ -39,15 +42,33 @@ impl Drop for HugePageReserve {
 /// Answers go through memory, whatever it is made of.
 fn call(stats: &SharedStats, settings: DomainSettings) -> TestNode {
     let node = TestNode::started(|| {
-        DomainHandle::start_with(DomainSettings { pages: PageKind::HugeIfAvailable, ..settings }, stats)
+        DomainHandle::start_with(
+            DomainSettings {
+                pages: PageKind::HugeIfAvailable,
+                ..settings
+            },
+            stats,
+        )
     });
     node.edges(&[("front", "back")]);
-    drop(node.serve(2, "back", |_, incoming| CallResponse::ok(incoming.body.clone())));
+    drop(node.serve(2, "back", |_, incoming| {
+        CallResponse::ok(incoming.body.clone())
+    }));
     let mut front = node.caller(1, "front");
     knows(&mut front, "back");
     for size in [1, 4096, 900_000] {
-        let request = CallRequest { body: vec![7; size].into(), ..CallRequest::default() };
-        assert_eq!(front.call(CallDestination::Function(&function("back")), &request).unwrap().body.len(), size);
+        let request = CallRequest {
+            body: vec![7; size].into(),
+            ..CallRequest::default()
+        };
+        assert_eq!(
+            front
+                .call(CallDestination::Function(&function("back")), &request)
+                .unwrap()
+                .body
+                .len(),
+            size
+        );
     }
     node
 }
@@ -59,7 +80,10 @@ pub(crate) fn huge_pages_are_used_when_available(_: DeliveryMode) {
     large.classes.last_mut().unwrap().count = 2 * (number(FREE) as u32 + 64); // never enough for these
     let node = call(&stats, large);
     let holdings = stats.pool_usage().unwrap();
-    assert_eq!((holdings.page_bytes, holdings.lacks_huge_pages), (4096, true));
+    assert_eq!(
+        (holdings.page_bytes, holdings.lacks_huge_pages),
+        (4096, true)
+    );
     node.stop();
     let Some(_reserve) = HugePageReserve::more(32) else {
         nearpath_testkit::skip!("this machine reserves no huge pages for us (vm.nr_hugepages)");
@@ -67,7 +91,10 @@ pub(crate) fn huge_pages_are_used_when_available(_: DeliveryMode) {
     let free = number(FREE);
     let node = call(&stats, DomainSettings::named("small enough"));
     let holdings = stats.pool_usage().unwrap();
-    assert_eq!((holdings.page_bytes, holdings.lacks_huge_pages), (2 << 20, false));
+    assert_eq!(
+        (holdings.page_bytes, holdings.lacks_huge_pages),
+        (2 << 20, false)
+    );
     assert!(number(FREE) < free, "they come from the reserve");
     node.stop();
 }

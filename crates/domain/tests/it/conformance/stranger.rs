@@ -10,8 +10,8 @@ use nearpath_domain::packet;
 use nearpath_domain::protocol::{EndpointMessage, HelloMessage, NodeMessage, WakeupMode};
 use nearpath_shm::sockmap::RECORD_BYTES;
 use nearpath_shm::{
-    Channel, ChannelEnd, ChannelSide, EndpointId, PoolEndpoint, ReceivedMessage, SlotPool, SockmapRecord,
-    SockmapSocket, WakeupSignal,
+    Channel, ChannelEnd, ChannelSide, EndpointId, PoolEndpoint, ReceivedMessage, SlotPool,
+    SockmapRecord, SockmapSocket, WakeupSignal,
 };
 
 use super::node::{DeliveryMode, TEST_TIMEOUT, TestNode, knows};
@@ -37,20 +37,38 @@ impl RawEndpoint {
         };
         packet::send_message(&socket, &EndpointMessage::Hello(hello), &[]).unwrap();
         packet::send_message(&socket, &EndpointMessage::Ready {}, &[]).unwrap();
-        let (NodeMessage::Welcome(welcome), mut fds) = next(&socket) else { panic!("no welcome") };
+        let (NodeMessage::Welcome(welcome), mut fds) = next(&socket) else {
+            panic!("no welcome")
+        };
         let pool = SlotPool::open_region(fds.next().unwrap(), welcome.pool as usize).unwrap();
-        let member = PoolEndpoint::new(Arc::new(pool), EndpointId::new(welcome.party).unwrap(), u64::MAX);
-        let wire = fds.nth(1).map(|wire| SockmapSocket::new(wire, TEST_TIMEOUT).unwrap());
-        Self { socket, member, wire }
+        let member = PoolEndpoint::new(
+            Arc::new(pool),
+            EndpointId::new(welcome.party).unwrap(),
+            u64::MAX,
+        );
+        let wire = fds
+            .nth(1)
+            .map(|wire| SockmapSocket::new(wire, TEST_TIMEOUT).unwrap());
+        Self {
+            socket,
+            member,
+            wire,
+        }
     }
 
     /// The callee's end of the next channel that the node tells of.
     pub(crate) fn meet(&self) -> ChannelEnd {
-        let (NodeMessage::Peer(peer), mut fds) = next(&self.socket) else { panic!("no peer") };
+        let (NodeMessage::Peer(peer), mut fds) = next(&self.socket) else {
+            panic!("no peer")
+        };
         let channel = Channel::open_region(fds.next().unwrap(), peer.capacity).unwrap();
         let signal = WakeupSignal::open_region(fds.next().unwrap(), fds.next()).unwrap();
-        let end =
-            channel.attach_end(ChannelSide::Callee, self.member.clone(), EndpointId::new(peer.party).unwrap(), signal);
+        let end = channel.attach_end(
+            ChannelSide::Callee,
+            self.member.clone(),
+            EndpointId::new(peer.party).unwrap(),
+            signal,
+        );
         match &self.wire {
             Some(wire) => end.via_sockmap(wire.clone(), peer.channel),
             None => end,
@@ -78,7 +96,10 @@ impl RawEndpoint {
 }
 
 /// An endpoint `a` that calls, a foreign peer `b` that it knows as instance 2, and b's end of their channel.
-pub(crate) fn pair(node: &TestNode, mode: DeliveryMode) -> (blocking::BlockingEndpoint, RawEndpoint, ChannelEnd) {
+pub(crate) fn pair(
+    node: &TestNode,
+    mode: DeliveryMode,
+) -> (blocking::BlockingEndpoint, RawEndpoint, ChannelEnd) {
     node.edges(&[("a", "b")]);
     let raw = RawEndpoint::join(node, mode, 2, "b");
     let mut a = node.caller(1, "a");
@@ -89,5 +110,8 @@ pub(crate) fn pair(node: &TestNode, mode: DeliveryMode) -> (blocking::BlockingEn
 
 fn next(socket: &OwnedFd) -> (NodeMessage, IntoIter<OwnedFd>) {
     let packet = packet::receive_packet(socket).unwrap().unwrap();
-    (NodeMessage::parse_packet(&packet.bytes).unwrap().unwrap(), packet.descriptors.into_iter())
+    (
+        NodeMessage::parse_packet(&packet.bytes).unwrap().unwrap(),
+        packet.descriptors.into_iter(),
+    )
 }

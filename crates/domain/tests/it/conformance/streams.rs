@@ -4,7 +4,9 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::node::{DeliveryMode, TEST_TIMEOUT, TestNode, function, knows, knows_async, polled_party};
+use super::node::{
+    DeliveryMode, TEST_TIMEOUT, TestNode, function, knows, knows_async, polled_party,
+};
 use bytes::Bytes;
 use nearpath_domain::endpoint::polled::{AsyncEndpoint, ReceivedCall};
 use nearpath_domain::endpoint::{self, BodyReader, blocking};
@@ -15,11 +17,17 @@ use tokio::time::timeout;
 const PIECE: usize = 40_000;
 
 fn piece(n: usize) -> Bytes {
-    (0..PIECE).map(|at| (at * 7 + n) as u8).collect::<Vec<u8>>().into()
+    (0..PIECE)
+        .map(|at| (at * 7 + n) as u8)
+        .collect::<Vec<u8>>()
+        .into()
 }
 
 fn streaming() -> endpoint::EndpointSettings {
-    endpoint::EndpointSettings { stream_bodies: true, ..endpoint::EndpointSettings::default() }
+    endpoint::EndpointSettings {
+        stream_bodies: true,
+        ..endpoint::EndpointSettings::default()
+    }
 }
 
 /// A thread with a polled endpoint that hands each call to `handler`, one after the other.
@@ -45,10 +53,20 @@ fn endpoint<T, F: Future<Output = T>>(
     serves: bool,
     inside: impl FnOnce(AsyncEndpoint) -> F,
 ) -> T {
-    super::node::polled_party_with(socket, endpoint::EndpointSettings { serves, ..streaming() }, inside)
+    super::node::polled_party_with(
+        socket,
+        endpoint::EndpointSettings {
+            serves,
+            ..streaming()
+        },
+        inside,
+    )
 }
 
-fn gateway<T: 'static, F: Future<Output = T>>(node: &TestNode, inside: impl FnOnce(AsyncEndpoint) -> F) -> T {
+fn gateway<T: 'static, F: Future<Output = T>>(
+    node: &TestNode,
+    inside: impl FnOnce(AsyncEndpoint) -> F,
+) -> T {
     endpoint(node.hub.gateway_socket().unwrap(), false, inside)
 }
 
@@ -58,7 +76,11 @@ async fn echo(mut received: ReceivedCall) {
     if let Some(rest) = rest {
         while let Some(part) = rest.next_part().await {
             let Ok(part) = part else { return };
-            if writer.write_chunk(Bytes::copy_from_slice(&part)).await.is_err() {
+            if writer
+                .write_chunk(Bytes::copy_from_slice(&part))
+                .await
+                .is_err()
+            {
                 return;
             }
         }
@@ -81,8 +103,13 @@ pub(crate) fn an_echo_runs_both_ways_at_once(mode: DeliveryMode) {
     let server = serve(&node, 1, "echo", echo);
     gateway(&node, |endpoint| async move {
         knows_async(&endpoint, "echo").await;
-        let (call, mut writer) =
-            endpoint.open_call(CallDestination::Function(&function("echo")), &CallRequest::default(), None).unwrap();
+        let (call, mut writer) = endpoint
+            .open_call(
+                CallDestination::Function(&function("echo")),
+                &CallRequest::default(),
+                None,
+            )
+            .unwrap();
         let writing = tokio::task::spawn_local(async move {
             for n in 0..200 {
                 writer.write_chunk(piece(n)).await.unwrap();
@@ -94,15 +121,29 @@ pub(crate) fn an_echo_runs_both_ways_at_once(mode: DeliveryMode) {
         assert!(reply.body.iter().all(|byte| expected.next() == Some(*byte)));
         let rest = reply.reader.unwrap();
         while let Some(part) = rest.next_part().await {
-            assert!(part.unwrap().iter().all(|byte| expected.next() == Some(*byte)));
+            assert!(
+                part.unwrap()
+                    .iter()
+                    .all(|byte| expected.next() == Some(*byte))
+            );
         }
         assert!(expected.next().is_none() && rest.is_complete());
         writing.await.unwrap();
     });
     node.until("all slots are back", |usage| usage.slots == 0);
     let edges = node.runtime.block_on(node.hub.read_edges());
-    assert_eq!((edges[0].by_caller.answered, edges[0].by_caller.in_flight, edges[0].by_callee.in_flight), (1, 0, 0));
-    assert_eq!((edges[0].by_caller.failed, edges[0].by_callee.failed), (0, 0));
+    assert_eq!(
+        (
+            edges[0].by_caller.answered,
+            edges[0].by_caller.in_flight,
+            edges[0].by_callee.in_flight
+        ),
+        (1, 0, 0)
+    );
+    assert_eq!(
+        (edges[0].by_caller.failed, edges[0].by_callee.failed),
+        (0, 0)
+    );
     node.stop();
     server.join().unwrap();
 }
@@ -115,10 +156,16 @@ pub(crate) fn blocking_endpoints_stream_bodies(mode: DeliveryMode) {
         let mut endpoint = blocking::BlockingEndpoint::join(socket, streaming()).unwrap();
         endpoint
             .serve_calls(|endpoint, incoming| {
-                let writing = endpoint.begin_response(incoming, CallResponse::ok(incoming.body.clone()), None);
+                let writing = endpoint.begin_response(
+                    incoming,
+                    CallResponse::ok(incoming.body.clone()),
+                    None,
+                );
                 if let Some(rest) = &incoming.reader {
                     while let Some(part) = endpoint.next_part(rest, Some(TEST_TIMEOUT)) {
-                        endpoint.write_chunk(&writing, Bytes::copy_from_slice(&part.unwrap())).unwrap();
+                        endpoint
+                            .write_chunk(&writing, Bytes::copy_from_slice(&part.unwrap()))
+                            .unwrap();
                     }
                 }
                 endpoint.finish_body(writing);
@@ -126,11 +173,19 @@ pub(crate) fn blocking_endpoints_stream_bodies(mode: DeliveryMode) {
             })
             .unwrap();
     });
-    let settings = endpoint::EndpointSettings { serves: false, ..streaming() };
+    let settings = endpoint::EndpointSettings {
+        serves: false,
+        ..streaming()
+    };
     let mut a = blocking::BlockingEndpoint::join(node.socket(1, "a"), settings).unwrap();
     knows(&mut a, "b");
-    let (pending, writing) =
-        a.open_call(CallDestination::Function(&function("b")), &CallRequest::default(), None).unwrap();
+    let (pending, writing) = a
+        .open_call(
+            CallDestination::Function(&function("b")),
+            &CallRequest::default(),
+            None,
+        )
+        .unwrap();
     let reply = a.wait_response(pending).unwrap();
     let rest = reply.reader.unwrap();
     for n in 0..100 {
@@ -139,7 +194,10 @@ pub(crate) fn blocking_endpoints_stream_bodies(mode: DeliveryMode) {
         while echoed.len() < PIECE {
             echoed.extend_from_slice(&a.next_part(&rest, Some(TEST_TIMEOUT)).unwrap().unwrap());
         }
-        assert!(echoed == piece(n), "each piece comes back before the next one is sent");
+        assert!(
+            echoed == piece(n),
+            "each piece comes back before the next one is sent"
+        );
     }
     a.finish_body(writing);
     assert!(a.next_part(&rest, Some(TEST_TIMEOUT)).is_none());
@@ -166,11 +224,22 @@ pub(crate) fn a_slow_reader_stops_only_its_own_writer(mode: DeliveryMode) {
     gateway(&node, |endpoint| async move {
         knows_async(&endpoint, "source").await;
         let to = function("source");
-        let reply = endpoint.call(CallDestination::Function(&to), &CallRequest::default()).unwrap().await.unwrap();
+        let reply = endpoint
+            .call(CallDestination::Function(&to), &CallRequest::default())
+            .unwrap()
+            .await
+            .unwrap();
         let rest = reply.reader.unwrap();
         for _ in 0..200 {
-            let short = CallRequest { fields: &[(":path", b"/short")], ..CallRequest::default() };
-            let short = endpoint.call(CallDestination::Function(&to), &short).unwrap().await.unwrap();
+            let short = CallRequest {
+                fields: &[(":path", b"/short")],
+                ..CallRequest::default()
+            };
+            let short = endpoint
+                .call(CallDestination::Function(&to), &short)
+                .unwrap()
+                .await
+                .unwrap();
             assert_eq!(short.body, "short", "others pass the one that is not read");
         }
         let mut expected = (0..100).flat_map(piece);
@@ -181,11 +250,22 @@ pub(crate) fn a_slow_reader_stops_only_its_own_writer(mode: DeliveryMode) {
             read += part.len();
         }
         // The reader of the second answer never reads: what it is given is bounded.
-        let _unread = endpoint.call(CallDestination::Function(&to), &CallRequest::default()).unwrap().await.unwrap();
+        let _unread = endpoint
+            .call(CallDestination::Function(&to), &CallRequest::default())
+            .unwrap()
+            .await
+            .unwrap();
         drop(rest);
         for _ in 0..200 {
-            let short = CallRequest { fields: &[(":path", b"/short")], ..CallRequest::default() };
-            endpoint.call(CallDestination::Function(&to), &short).unwrap().await.unwrap();
+            let short = CallRequest {
+                fields: &[(":path", b"/short")],
+                ..CallRequest::default()
+            };
+            endpoint
+                .call(CallDestination::Function(&to), &short)
+                .unwrap()
+                .await
+                .unwrap();
         }
     });
     node.until("all slots are back", |usage| usage.slots == 0);
@@ -208,7 +288,10 @@ pub(crate) fn unread_parts_are_bounded_by_the_window(mode: DeliveryMode) {
     gateway(&node, |endpoint| async move {
         knows_async(&endpoint, "source").await;
         let reply = endpoint
-            .call(CallDestination::Function(&function("source")), &CallRequest::default())
+            .call(
+                CallDestination::Function(&function("source")),
+                &CallRequest::default(),
+            )
             .unwrap()
             .await
             .unwrap();
@@ -225,7 +308,10 @@ pub(crate) fn unread_parts_are_bounded_by_the_window(mode: DeliveryMode) {
             count += 1; // what moves without a reader moves in this time
         }
         // Eight with the reader, one that waits for room, the one let go, and the empty first message.
-        assert!(count <= 11, "{count} pieces were taken from a writer whose reader keeps the first");
+        assert!(
+            count <= 11,
+            "{count} pieces were taken from a writer whose reader keeps the first"
+        );
         drop(first);
         for _ in 0..50 {
             parts.push(rest.next_part().await.unwrap().unwrap().len());
@@ -258,13 +344,22 @@ pub(crate) fn a_peer_notices_when_the_other_stops_reading_or_writing(mode: Deliv
                 Some(b"/busy") => {
                     let rest = received.take_reader().unwrap();
                     rest.next_part().await.unwrap().unwrap();
-                    received.send_response(CallResponse { status: 429, ..CallResponse::default() });
+                    received.send_response(CallResponse {
+                        status: 429,
+                        ..CallResponse::default()
+                    });
                 }
                 _ => {
                     let rest = received.take_reader().unwrap();
                     heard.send("taken").unwrap();
                     while let Some(Ok(_)) = rest.next_part().await {}
-                    heard.send(if rest.is_complete() { "complete" } else { "the writer left" }).unwrap();
+                    heard
+                        .send(if rest.is_complete() {
+                            "complete"
+                        } else {
+                            "the writer left"
+                        })
+                        .unwrap();
                     received.given_up().await;
                 }
             }
@@ -274,34 +369,65 @@ pub(crate) fn a_peer_notices_when_the_other_stops_reading_or_writing(mode: Deliv
         knows_async(&endpoint, "f").await;
         let to = function("f");
         let at = |path: &'static [u8]| [(":path", path)];
-        let reply = endpoint
-            .call(CallDestination::Function(&to), &CallRequest { fields: &at(b"/source"), ..CallRequest::default() });
+        let reply = endpoint.call(
+            CallDestination::Function(&to),
+            &CallRequest {
+                fields: &at(b"/source"),
+                ..CallRequest::default()
+            },
+        );
         let rest = reply.unwrap().await.unwrap().reader.unwrap();
         rest.next_part().await.unwrap().unwrap();
         drop(rest);
         assert_eq!(hears.recv().await, Some("the reader left"));
-        let reply = endpoint
-            .call(CallDestination::Function(&to), &CallRequest { fields: &at(b"/quitter"), ..CallRequest::default() });
+        let reply = endpoint.call(
+            CallDestination::Function(&to),
+            &CallRequest {
+                fields: &at(b"/quitter"),
+                ..CallRequest::default()
+            },
+        );
         let reply = reply.unwrap().await.unwrap();
-        assert_eq!(read_all(&reply.body, reply.reader).await, Err(CallError::Aborted), "never as if it were complete");
+        assert_eq!(
+            read_all(&reply.body, reply.reader).await,
+            Err(CallError::Aborted),
+            "never as if it were complete"
+        );
         let (call, mut writer) = endpoint
             .open_call(
                 CallDestination::Function(&to),
-                &CallRequest { fields: &at(b"/busy"), ..CallRequest::default() },
+                &CallRequest {
+                    fields: &at(b"/busy"),
+                    ..CallRequest::default()
+                },
                 None,
             )
             .unwrap();
         while writer.write_chunk(piece(0)).await.is_ok() {}
-        assert_eq!(call.await.unwrap().status, 429, "an answer before the end of the call ends its writing");
-        let (call, mut writer) =
-            endpoint.open_call(CallDestination::Function(&to), &CallRequest::default(), None).unwrap();
+        assert_eq!(
+            call.await.unwrap().status,
+            429,
+            "an answer before the end of the call ends its writing"
+        );
+        let (call, mut writer) = endpoint
+            .open_call(
+                CallDestination::Function(&to),
+                &CallRequest::default(),
+                None,
+            )
+            .unwrap();
         writer.write_chunk(piece(0)).await.unwrap();
         assert_eq!(hears.recv().await, Some("taken"));
         drop(writer);
         assert_eq!(call.await.unwrap_err(), CallError::Aborted);
         assert_eq!(hears.recv().await, Some("the writer left"));
-        let (call, mut writer) =
-            endpoint.open_call(CallDestination::Function(&to), &CallRequest::default(), None).unwrap();
+        let (call, mut writer) = endpoint
+            .open_call(
+                CallDestination::Function(&to),
+                &CallRequest::default(),
+                None,
+            )
+            .unwrap();
         writer.write_chunk(piece(0)).await.unwrap();
         assert_eq!(hears.recv().await, Some("taken"));
         drop(call);
@@ -327,15 +453,23 @@ pub(crate) fn an_unread_body_is_written_to_its_end(mode: DeliveryMode) {
     });
     gateway(&node, |endpoint| async move {
         knows_async(&endpoint, "f").await;
-        let (call, mut writer) =
-            endpoint.open_call(CallDestination::Function(&function("f")), &CallRequest::default(), None).unwrap();
+        let (call, mut writer) = endpoint
+            .open_call(
+                CallDestination::Function(&function("f")),
+                &CallRequest::default(),
+                None,
+            )
+            .unwrap();
         for n in 0..100 {
             writer.write_chunk(piece(n)).await.unwrap();
         }
         written.send(100).unwrap();
         let reply = call.await.unwrap();
         assert_eq!((reply.status, &reply.body[..]), (200, &b"all the same"[..]));
-        assert!(writer.write_chunk(piece(100)).await.is_err(), "what was answered wants no more");
+        assert!(
+            writer.write_chunk(piece(100)).await.is_err(),
+            "what was answered wants no more"
+        );
     });
     node.until("all slots are back", |usage| usage.slots == 0);
     node.stop();
@@ -344,7 +478,9 @@ pub(crate) fn an_unread_body_is_written_to_its_end(mode: DeliveryMode) {
 
 pub(crate) fn streaming_and_buffering_endpoints_interoperate(mode: DeliveryMode) {
     let node = TestNode::new(mode);
-    let whole = node.serve(1, "whole", |_, incoming| CallResponse::ok(incoming.body.clone()));
+    let whole = node.serve(1, "whole", |_, incoming| {
+        CallResponse::ok(incoming.body.clone())
+    });
     let server = serve(&node, 2, "echo", echo);
     let sent: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
     gateway(&node, |endpoint| {
@@ -369,16 +505,35 @@ pub(crate) fn streaming_and_buffering_endpoints_interoperate(mode: DeliveryMode)
                 writer.finish_body();
                 let reply = call.await.unwrap();
                 let got = read_all(&reply.body, reply.reader).await.unwrap();
-                assert!(got == sent[..got.len()] && (name == "echo" || got.len() == sent.len()), "{name}");
+                assert!(
+                    got == sent[..got.len()] && (name == "echo" || got.len() == sent.len()),
+                    "{name}"
+                );
             }
         }
     });
-    let got = polled_party(node.hub.gateway_socket().unwrap(), false, |endpoint| async move {
-        knows_async(&endpoint, "echo").await;
-        let request = CallRequest { body: sent.clone().into(), ..CallRequest::default() };
-        endpoint.call(CallDestination::Function(&function("echo")), &request).unwrap().await.unwrap().body == sent
-    });
-    assert!(got, "a party that takes bodies as a whole gets the stream as a whole");
+    let got = polled_party(
+        node.hub.gateway_socket().unwrap(),
+        false,
+        |endpoint| async move {
+            knows_async(&endpoint, "echo").await;
+            let request = CallRequest {
+                body: sent.clone().into(),
+                ..CallRequest::default()
+            };
+            endpoint
+                .call(CallDestination::Function(&function("echo")), &request)
+                .unwrap()
+                .await
+                .unwrap()
+                .body
+                == sent
+        },
+    );
+    assert!(
+        got,
+        "a party that takes bodies as a whole gets the stream as a whole"
+    );
     node.until("all slots are back", |usage| usage.slots == 0);
     node.stop();
     super::node::joined([whole, server]);
@@ -403,7 +558,10 @@ pub(crate) fn a_response_of_a_killed_function_is_aborted(mode: DeliveryMode) {
         gateway(&node, |endpoint| async move {
             knows_async(&endpoint, "source").await;
             let reply = endpoint
-                .call(CallDestination::Function(&function("source")), &CallRequest::default())
+                .call(
+                    CallDestination::Function(&function("source")),
+                    &CallRequest::default(),
+                )
                 .unwrap()
                 .await
                 .unwrap();
@@ -414,13 +572,17 @@ pub(crate) fn a_response_of_a_killed_function_is_aborted(mode: DeliveryMode) {
             process.kill();
             let end = loop {
                 match rest.next_part().await {
-                    Some(Ok(part)) => assert_eq!(part.len(), PIECE, "what had been sent is still read"),
+                    Some(Ok(part)) => {
+                        assert_eq!(part.len(), PIECE, "what had been sent is still read")
+                    }
                     end => break end,
                 }
             };
             assert_eq!(end.unwrap().unwrap_err(), CallError::PeerDied);
         });
-        node.until("all slots are back", |usage| usage.slots == 0 && usage.endpoints == 0);
+        node.until("all slots are back", |usage| {
+            usage.slots == 0 && usage.endpoints == 0
+        });
     }
     node.stop();
 }

@@ -41,25 +41,44 @@ fn hello(
         }),
     );
     let answer = packet::receive_packet(&socket).unwrap().unwrap();
-    (socket, NodeMessage::parse_packet(&answer.bytes).unwrap().unwrap())
+    (
+        socket,
+        NodeMessage::parse_packet(&answer.bytes).unwrap().unwrap(),
+    )
 }
 
-fn enter(node: &TestNode, mode: DeliveryMode, instance: u64, name: &str) -> (OwnedFd, WelcomeMessage) {
+fn enter(
+    node: &TestNode,
+    mode: DeliveryMode,
+    instance: u64,
+    name: &str,
+) -> (OwnedFd, WelcomeMessage) {
     let (socket, answer) = hello(node, mode, instance, name, vec![DomainIsolation::Strict]);
-    let NodeMessage::Welcome(welcome) = answer else { panic!("no welcome: {answer:?}") };
+    let NodeMessage::Welcome(welcome) = answer else {
+        panic!("no welcome: {answer:?}")
+    };
     assert_eq!(welcome.isolation, DomainIsolation::Strict);
     (socket, welcome)
 }
 
 fn own(welcome: &WelcomeMessage) -> SlotPool {
-    let sizes: Vec<ClassSpec> = welcome.classes.iter().map(|&[size, count]| ClassSpec { size, count }).collect();
+    let sizes: Vec<ClassSpec> = welcome
+        .classes
+        .iter()
+        .map(|&[size, count]| ClassSpec { size, count })
+        .collect();
     let pool = SlotPool::create_strict(&sizes).unwrap();
     assert_eq!(pool.region_bytes() as u64, welcome.pool);
     pool
 }
 
 fn give(socket: &OwnedFd, bytes: u64, pool: impl AsFd) {
-    packet::send_message(socket, &EndpointMessage::Pool(OwnPoolMessage { bytes }), &[pool.as_fd()]).unwrap();
+    packet::send_message(
+        socket,
+        &EndpointMessage::Pool(OwnPoolMessage { bytes }),
+        &[pool.as_fd()],
+    )
+    .unwrap();
 }
 
 /// What the node says of an endpoint's fault, after it has closed the socket.
@@ -71,8 +90,14 @@ fn fault(mut node: TestNode, socket: &OwnedFd) -> String {
 pub(crate) fn an_endpoint_without_strict_isolation_is_refused(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     let (_, answer) = hello(&node, mode, 1, "old", Vec::new());
-    let NodeMessage::Refused(refused) = answer else { panic!("{answer:?}") };
-    assert!(refused.why.contains("nearpath.io/isolation: strict"), "{}", refused.why);
+    let NodeMessage::Refused(refused) = answer else {
+        panic!("{answer:?}")
+    };
+    assert!(
+        refused.why.contains("nearpath.io/isolation: strict"),
+        "{}",
+        refused.why
+    );
 }
 
 pub(crate) fn only_a_sealed_pool_is_accepted(mode: DeliveryMode) {
@@ -94,7 +119,14 @@ pub(crate) fn only_a_sealed_pool_is_accepted(mode: DeliveryMode) {
     assert!(small.contains("another size"), "{small}");
     let lied = told(|socket, welcome| give(socket, welcome.pool - 4096, own(welcome)));
     assert!(lied.contains("bytes, not"), "{lied}");
-    let none = told(|socket, welcome| say(socket, EndpointMessage::Pool(OwnPoolMessage { bytes: welcome.pool })));
+    let none = told(|socket, welcome| {
+        say(
+            socket,
+            EndpointMessage::Pool(OwnPoolMessage {
+                bytes: welcome.pool,
+            }),
+        )
+    });
     assert!(none.contains("one descriptor"), "{none}");
     let second = told(|socket, welcome| {
         give(socket, welcome.pool, own(welcome));
@@ -117,13 +149,17 @@ pub(crate) fn no_channel_is_opened_before_the_pool_arrives(mode: DeliveryMode) {
     give(&callee, theirs.pool, &other);
     for (socket, theirs) in [(&callee, &pool), (&caller, &other)] {
         let packet = packet::receive_packet(socket).unwrap().unwrap();
-        let Some(NodeMessage::Peer(peer)) = NodeMessage::parse_packet(&packet.bytes).unwrap() else {
+        let Some(NodeMessage::Peer(peer)) = NodeMessage::parse_packet(&packet.bytes).unwrap()
+        else {
             panic!("no peer")
         };
         assert_eq!(peer.pool, Some(theirs.region_bytes() as u64));
         let pool = packet.descriptors.into_iter().nth(1).unwrap();
         let same = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
-        assert_eq!(same(&pool), same(&theirs.as_fd().try_clone_to_owned().unwrap()));
+        assert_eq!(
+            same(&pool),
+            same(&theirs.as_fd().try_clone_to_owned().unwrap())
+        );
         PeerPool::open_read_only(pool, theirs.region_bytes()).unwrap();
     }
 }
@@ -139,16 +175,28 @@ pub(crate) fn events_are_read_before_a_channel_ends(mode: DeliveryMode) {
     });
     let mut caller = node.caller(1, "a");
     knows(&mut caller, "b");
-    let sent: Vec<Bytes> = (0..50u8).map(|number| Bytes::from(vec![number; 3000])).collect();
+    let sent: Vec<Bytes> = (0..50u8)
+        .map(|number| Bytes::from(vec![number; 3000]))
+        .collect();
     for body in &sent {
-        let request = CallRequest { body: body.clone(), ..CallRequest::default() };
-        caller.send_event(CallDestination::Function(&function("b")), &request).unwrap();
+        let request = CallRequest {
+            body: body.clone(),
+            ..CallRequest::default()
+        };
+        caller
+            .send_event(CallDestination::Function(&function("b")), &request)
+            .unwrap();
     }
     let hub = node.hub.clone();
-    let withdrawn = node.runtime.spawn(async move { hub.withdraw_instance(InstanceId(2)).await });
+    let withdrawn = node
+        .runtime
+        .spawn(async move { hub.withdraw_instance(InstanceId(2)).await });
     let waiting = std::thread::spawn(move || while caller.next_incoming(None).is_some() {});
     node.runtime.block_on(withdrawn).unwrap();
-    let read: Vec<Bytes> = sent.iter().map(|_| counted.recv_timeout(super::node::TEST_TIMEOUT).unwrap()).collect();
+    let read: Vec<Bytes> = sent
+        .iter()
+        .map(|_| counted.recv_timeout(super::node::TEST_TIMEOUT).unwrap())
+        .collect();
     assert_eq!(read, sent);
     node.stop();
     serving.join().unwrap();

@@ -5,13 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::node::{DeliveryMode, TEST_TIMEOUT, TestNode, function, joined, knows, knows_async, polled_party};
+use super::node::{
+    DeliveryMode, TEST_TIMEOUT, TestNode, function, joined, knows, knows_async, polled_party,
+};
 use bytes::Bytes;
 use nearpath_domain::{CallDestination, CallError, CallRequest, CallResponse, UnsentReason, clock};
 use nearpath_types::InstanceId;
 
 fn body(bytes: &'static [u8]) -> CallRequest<'static> {
-    CallRequest { body: Bytes::from_static(bytes), ..CallRequest::default() }
+    CallRequest {
+        body: Bytes::from_static(bytes),
+        ..CallRequest::default()
+    }
 }
 
 pub(crate) fn a_chain_of_two_functions_answers(mode: DeliveryMode) {
@@ -27,9 +32,14 @@ pub(crate) fn a_chain_of_two_functions_answers(mode: DeliveryMode) {
     });
     let front = node.serve(1, "front", |endpoint, incoming| {
         knows(endpoint, "back");
-        let request =
-            CallRequest { fields: &[(":path", b"/x")], body: incoming.body.clone(), ..CallRequest::default() };
-        let reply = endpoint.call(CallDestination::Function(&function("back")), &request).unwrap();
+        let request = CallRequest {
+            fields: &[(":path", b"/x")],
+            body: incoming.body.clone(),
+            ..CallRequest::default()
+        };
+        let reply = endpoint
+            .call(CallDestination::Function(&function("back")), &request)
+            .unwrap();
         assert_eq!(reply.head_fields().get("x-by"), Some(&b"back"[..]));
         assert_eq!(reply.answered_by, InstanceId(2));
         CallResponse::ok(reply.body)
@@ -37,17 +47,39 @@ pub(crate) fn a_chain_of_two_functions_answers(mode: DeliveryMode) {
     node.gateway(|endpoint| async move {
         knows_async(&endpoint, "front").await;
         for _ in 0..100 {
-            let reply =
-                endpoint.call(CallDestination::Function(&function("front")), &body(b"near")).unwrap().await.unwrap();
+            let reply = endpoint
+                .call(
+                    CallDestination::Function(&function("front")),
+                    &body(b"near"),
+                )
+                .unwrap()
+                .await
+                .unwrap();
             assert_eq!((reply.status, reply.body.as_ref()), (200, &b"NEAR"[..]));
         }
     });
     node.until("all slots are back", |usage| usage.slots == 0);
     let edges = node.runtime.block_on(node.hub.read_edges());
-    let inner = edges.iter().find(|edge| edge.caller == Some(function("front"))).unwrap();
-    assert_eq!((inner.by_caller.answered, inner.by_callee.answered, inner.by_caller.in_flight), (100, 100, 0));
-    let outer = edges.iter().find(|edge| edge.caller.is_none() && edge.callee == Some(function("front"))).unwrap();
-    assert_eq!(outer.by_caller.messages, 100, "the gateway has left, its counts stay");
+    let inner = edges
+        .iter()
+        .find(|edge| edge.caller == Some(function("front")))
+        .unwrap();
+    assert_eq!(
+        (
+            inner.by_caller.answered,
+            inner.by_callee.answered,
+            inner.by_caller.in_flight
+        ),
+        (100, 100, 0)
+    );
+    let outer = edges
+        .iter()
+        .find(|edge| edge.caller.is_none() && edge.callee == Some(function("front")))
+        .unwrap();
+    assert_eq!(
+        outer.by_caller.messages, 100,
+        "the gateway has left, its counts stay"
+    );
     node.stop();
     joined([front, back]);
 }
@@ -65,17 +97,28 @@ pub(crate) fn an_undeclared_edge_cannot_be_called(mode: DeliveryMode) {
     knows(&mut a, "b");
     assert_eq!(a.callable_functions(), [function("b")]);
     assert_eq!(
-        a.call(CallDestination::Function(&function("c")), &body(b"")).unwrap_err(),
+        a.call(CallDestination::Function(&function("c")), &body(b""))
+            .unwrap_err(),
         CallError::Unsent(UnsentReason::NoPeer)
     );
     assert_eq!(
-        a.call(CallDestination::Instance(InstanceId(3)), &body(b"")).unwrap_err(),
+        a.call(CallDestination::Instance(InstanceId(3)), &body(b""))
+            .unwrap_err(),
         CallError::Unsent(UnsentReason::NoPeer)
     );
-    assert_eq!(a.call(CallDestination::Instance(InstanceId(2)), &body(b"")).unwrap().body, "b");
+    assert_eq!(
+        a.call(CallDestination::Instance(InstanceId(2)), &body(b""))
+            .unwrap()
+            .body,
+        "b"
+    );
     node.edges(&[("a", "c")]);
     knows(&mut a, "c");
-    assert_eq!(a.callable_functions(), [function("c")], "an edge that is no longer declared is no more");
+    assert_eq!(
+        a.callable_functions(),
+        [function("c")],
+        "an edge that is no longer declared is no more"
+    );
     node.stop();
     joined([b, c]);
 }
@@ -91,17 +134,24 @@ pub(crate) fn ten_megabytes_both_ways(mode: DeliveryMode) {
     let sent: Vec<u8> = (0..10_000_003u32).map(|n| (n % 251) as u8).collect();
     let mut expected = sent.clone();
     expected.reverse();
-    let request = CallRequest { body: sent.into(), ..CallRequest::default() };
+    let request = CallRequest {
+        body: sent.into(),
+        ..CallRequest::default()
+    };
     let mut a = node.caller(1, "a");
     knows(&mut a, "b");
-    let reply = a.call(CallDestination::Function(&function("b")), &request).unwrap();
+    let reply = a
+        .call(CallDestination::Function(&function("b")), &request)
+        .unwrap();
     assert!(reply.body == expected, "blocking");
     let got = node.gateway(|endpoint| {
         let request = request.clone();
         async move {
             knows_async(&endpoint, "b").await;
             let id = function("b");
-            let calls = [endpoint.call(CallDestination::Function(&id), &request).unwrap()];
+            let calls = [endpoint
+                .call(CallDestination::Function(&id), &request)
+                .unwrap()];
             let mut bodies = Vec::new();
             for call in calls {
                 bodies.push(call.await.unwrap().body);
@@ -134,9 +184,13 @@ pub(crate) fn thousands_of_calls_are_spread_over_two_instances(mode: DeliveryMod
             .map(|n| {
                 let (endpoint, done) = (endpoint.clone(), Rc::clone(&done));
                 tokio::task::spawn_local(async move {
-                    let request = CallRequest { body: n.to_le_bytes().to_vec().into(), ..CallRequest::default() };
+                    let request = CallRequest {
+                        body: n.to_le_bytes().to_vec().into(),
+                        ..CallRequest::default()
+                    };
                     let call = loop {
-                        match endpoint.call(CallDestination::Function(&function("echo")), &request) {
+                        match endpoint.call(CallDestination::Function(&function("echo")), &request)
+                        {
                             Ok(call) => break call,
                             Err(UnsentReason::NoCredit) => tokio::task::yield_now().await,
                             Err(why) => panic!("{why}"),
@@ -154,24 +208,34 @@ pub(crate) fn thousands_of_calls_are_spread_over_two_instances(mode: DeliveryMod
     });
     let counts = counts.map(|count| count.load(Ordering::Relaxed));
     assert_eq!(counts.iter().sum::<usize>(), 5000);
-    assert!(counts.iter().all(|&count| count > 500), "both take their share: {counts:?}");
+    assert!(
+        counts.iter().all(|&count| count > 500),
+        "both take their share: {counts:?}"
+    );
     node.until("all slots are back", |usage| usage.slots == 0);
     node.stop();
-    servers.into_iter().for_each(|server| server.join().unwrap());
+    servers
+        .into_iter()
+        .for_each(|server| server.join().unwrap());
 }
 
 pub(crate) fn an_endpoint_that_waits_still_receives_calls(mode: DeliveryMode) {
     // b is called by a; while b's handler calls c, c's handler calls b again: a circle that an endpoint must not hang in.
     let node = TestNode::new(mode);
     node.edges(&[("a", "b"), ("b", "c"), ("a", "c")]);
-    let c = node.serve(3, "c", |_, incoming| CallResponse::ok(incoming.body.clone()));
+    let c = node.serve(3, "c", |_, incoming| {
+        CallResponse::ok(incoming.body.clone())
+    });
     let b = node.serve(2, "b", |endpoint, incoming| {
         knows(endpoint, "c");
         CallResponse::ok(
             endpoint
                 .call(
                     CallDestination::Function(&function("c")),
-                    &CallRequest { body: incoming.body.clone(), ..CallRequest::default() },
+                    &CallRequest {
+                        body: incoming.body.clone(),
+                        ..CallRequest::default()
+                    },
                 )
                 .unwrap()
                 .body,
@@ -181,10 +245,18 @@ pub(crate) fn an_endpoint_that_waits_still_receives_calls(mode: DeliveryMode) {
     knows(&mut a, "b");
     knows(&mut a, "c");
     let ids = [function("b"), function("c")];
-    let pending: Vec<_> =
-        (0..200).map(|n| a.begin_call(CallDestination::Function(&ids[n % 2]), &body(b"fan")).unwrap()).collect();
+    let pending: Vec<_> = (0..200)
+        .map(|n| {
+            a.begin_call(CallDestination::Function(&ids[n % 2]), &body(b"fan"))
+                .unwrap()
+        })
+        .collect();
     for pending in pending.into_iter().rev() {
-        assert_eq!(a.wait_response(pending).unwrap().body, "fan", "in any order");
+        assert_eq!(
+            a.wait_response(pending).unwrap().body,
+            "fan",
+            "in any order"
+        );
     }
     node.stop();
     joined([b, c]);
@@ -201,10 +273,13 @@ pub(crate) fn events_have_no_response(mode: DeliveryMode) {
     });
     let mut a = node.caller(1, "a");
     knows(&mut a, "b");
-    a.send_event(CallDestination::Function(&function("b")), &body(b"12345")).unwrap();
+    a.send_event(CallDestination::Function(&function("b")), &body(b"12345"))
+        .unwrap();
     assert_eq!(sees.recv_timeout(TEST_TIMEOUT).unwrap(), 5);
     drop(a);
-    node.until("all slots are back", |usage| usage.slots == 0 && usage.endpoints == 1);
+    node.until("all slots are back", |usage| {
+        usage.slots == 0 && usage.endpoints == 1
+    });
     node.stop();
     b.join().unwrap();
 }
@@ -229,18 +304,35 @@ pub(crate) fn a_deadline_ends_the_wait_and_cancels_at_the_peer(mode: DeliveryMod
     // A call that is given up before its handler has it is not handed to it: so ask until one was.
     let end = clock::deadline_after(TEST_TIMEOUT);
     while tells.try_recv().is_err() {
-        let request = CallRequest { deadline: clock::deadline_after(Duration::from_millis(30)), ..body(b"slow") };
-        assert_eq!(a.call(CallDestination::Function(&function("b")), &request).unwrap_err(), CallError::Timeout);
-        assert!(clock::monotonic_now() < end, "the handler never heard of it");
+        let request = CallRequest {
+            deadline: clock::deadline_after(Duration::from_millis(30)),
+            ..body(b"slow")
+        };
+        assert_eq!(
+            a.call(CallDestination::Function(&function("b")), &request)
+                .unwrap_err(),
+            CallError::Timeout
+        );
+        assert!(
+            clock::monotonic_now() < end,
+            "the handler never heard of it"
+        );
     }
     drop(a);
     let takes = node.gateway(|endpoint| async move {
         knows_async(&endpoint, "b").await;
-        let late = CallRequest { deadline: clock::deadline_after(Duration::from_millis(30)), ..body(b"slow") };
-        let call = endpoint.call(CallDestination::Function(&function("b")), &late).unwrap();
+        let late = CallRequest {
+            deadline: clock::deadline_after(Duration::from_millis(30)),
+            ..body(b"slow")
+        };
+        let call = endpoint
+            .call(CallDestination::Function(&function("b")), &late)
+            .unwrap();
         assert_eq!(call.await.unwrap_err(), CallError::Timeout);
         while takes.try_recv().is_ok() {}
-        let dropped = endpoint.call(CallDestination::Function(&function("b")), &body(b"dropped")).unwrap();
+        let dropped = endpoint
+            .call(CallDestination::Function(&function("b")), &body(b"dropped"))
+            .unwrap();
         tokio::task::yield_now().await; // the driver rings
         takes.recv_timeout(TEST_TIMEOUT).unwrap();
         drop(dropped);
@@ -266,8 +358,17 @@ pub(crate) fn calls_beyond_the_credit_are_not_sent(mode: DeliveryMode) {
     let mut a = node.caller(1, "a");
     knows(&mut a, "b");
     let id = function("b");
-    let pending: Vec<_> = (0..16).map(|_| a.begin_call(CallDestination::Function(&id), &body(b"x")).unwrap()).collect();
-    assert_eq!(a.begin_call(CallDestination::Function(&id), &body(b"x")).unwrap_err(), UnsentReason::NoCredit);
+    let pending: Vec<_> = (0..16)
+        .map(|_| {
+            a.begin_call(CallDestination::Function(&id), &body(b"x"))
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(
+        a.begin_call(CallDestination::Function(&id), &body(b"x"))
+            .unwrap_err(),
+        UnsentReason::NoCredit
+    );
     let mut pending = pending.into_iter();
     a.cancel_call(pending.next_back().unwrap());
     (0..16).for_each(|_| go.send(()).unwrap());
@@ -275,8 +376,15 @@ pub(crate) fn calls_beyond_the_credit_are_not_sent(mode: DeliveryMode) {
         assert_eq!(a.wait_response(pending).unwrap().body, "at last");
     }
     let end = clock::deadline_after(TEST_TIMEOUT);
-    while a.begin_call(CallDestination::Function(&id), &body(b"y")).map(|again| a.cancel_call(again)).is_err() {
-        assert!(clock::monotonic_now() < end, "the cancelled call's credit never came back");
+    while a
+        .begin_call(CallDestination::Function(&id), &body(b"y"))
+        .map(|again| a.cancel_call(again))
+        .is_err()
+    {
+        assert!(
+            clock::monotonic_now() < end,
+            "the cancelled call's credit never came back"
+        );
     }
     drop(go);
     drop(a);
@@ -296,10 +404,14 @@ pub(crate) fn a_withdrawn_instance_finishes_its_open_calls(mode: DeliveryMode) {
     });
     let mut a = node.caller(1, "a");
     knows(&mut a, "b");
-    let pending = a.begin_call(CallDestination::Function(&function("b")), &body(b"x")).unwrap();
+    let pending = a
+        .begin_call(CallDestination::Function(&function("b")), &body(b"x"))
+        .unwrap();
     takes.recv_timeout(TEST_TIMEOUT).unwrap();
     let hub = node.hub.clone();
-    let withdrawn = node.runtime.spawn(async move { hub.withdraw_instance(InstanceId(2)).await });
+    let withdrawn = node
+        .runtime
+        .spawn(async move { hub.withdraw_instance(InstanceId(2)).await });
     while a.callable_functions().contains(&function("b")) {
         std::thread::yield_now();
     }
@@ -307,7 +419,12 @@ pub(crate) fn a_withdrawn_instance_finishes_its_open_calls(mode: DeliveryMode) {
     go.send(()).unwrap();
     assert_eq!(a.wait_response(pending).unwrap().body, "done");
     let _ = a.callable_functions(); // says that it is drained
-    node.runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, withdrawn).await.unwrap().unwrap() });
+    node.runtime.block_on(async {
+        tokio::time::timeout(TEST_TIMEOUT, withdrawn)
+            .await
+            .unwrap()
+            .unwrap()
+    });
     node.until("the channel is gone", |usage| usage.channels == 0);
     node.stop();
     b.join().unwrap();
@@ -323,7 +440,12 @@ pub(crate) fn a_response_with_an_invalid_head_becomes_an_error(mode: DeliveryMod
     let mut a = node.caller(1, "a");
     knows(&mut a, "b");
     let id = function("b");
-    let pending: Vec<_> = (0..20).map(|_| a.begin_call(CallDestination::Function(&id), &body(b"x")).unwrap()).collect();
+    let pending: Vec<_> = (0..20)
+        .map(|_| {
+            a.begin_call(CallDestination::Function(&id), &body(b"x"))
+                .unwrap()
+        })
+        .collect();
     for pending in pending {
         let reply = a.wait_response(pending).unwrap();
         assert_eq!((reply.status, reply.is_platform), (502, true));
@@ -339,13 +461,28 @@ pub(crate) fn bodies_above_the_limit_are_reported(mode: DeliveryMode) {
     let mut a = node.caller(1, "a");
     knows(&mut a, "b");
     let to = function("b");
-    assert!(matches!(a.call(CallDestination::Function(&to), &body(b"")), Err(CallError::BadAnswer(_))));
+    assert!(matches!(
+        a.call(CallDestination::Function(&to), &body(b"")),
+        Err(CallError::BadAnswer(_))
+    ));
     let head = vec![b'x'; 60_000];
     let fields: [(&str, &[u8]); 2] = [("a", &head), ("b", &head)];
-    let large = CallRequest { fields: &fields, ..CallRequest::default() };
-    assert_eq!(a.call(CallDestination::Function(&to), &large).unwrap_err(), CallError::Unsent(UnsentReason::BadHead));
+    let large = CallRequest {
+        fields: &fields,
+        ..CallRequest::default()
+    };
+    assert_eq!(
+        a.call(CallDestination::Function(&to), &large).unwrap_err(),
+        CallError::Unsent(UnsentReason::BadHead)
+    );
     let reply = a
-        .call(CallDestination::Function(&to), &CallRequest { body: vec![1; 70 << 20].into(), ..CallRequest::default() })
+        .call(
+            CallDestination::Function(&to),
+            &CallRequest {
+                body: vec![1; 70 << 20].into(),
+                ..CallRequest::default()
+            },
+        )
         .unwrap();
     assert_eq!((reply.status, reply.is_platform), (413, true));
     node.stop();

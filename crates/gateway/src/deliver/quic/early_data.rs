@@ -5,22 +5,30 @@
 //! through.
 
 use http::Method;
-use nearpath_types::policy::ZeroRtt;
-use nearpath_wire::quic::Early;
+use nearpath_types::policy::ZeroRttPolicy;
+use nearpath_wire::quic::EarlyData;
 
 /// Decides for one call. `proven`: UDP got through on this machine before, and nothing says that it does not any more.
-pub(super) fn early(setting: ZeroRtt, method: &Method, proven: bool) -> Early {
-    let allowed = match setting {
-        ZeroRtt::Always => proven || method.is_idempotent(),
-        ZeroRtt::Idempotent => method.is_idempotent(),
-        ZeroRtt::Never => false,
+pub(super) fn select_early_data(
+    setting: ZeroRttPolicy,
+    method: &Method,
+    udp_is_proven: bool,
+) -> EarlyData {
+    let is_allowed = match setting {
+        ZeroRttPolicy::Always => udp_is_proven || method.is_idempotent(),
+        ZeroRttPolicy::Idempotent => method.is_idempotent(),
+        ZeroRttPolicy::Never => false,
     };
-    if allowed { Early::Allowed } else { Early::Never }
+    if is_allowed {
+        EarlyData::Allowed
+    } else {
+        EarlyData::Never
+    }
 }
 
 /// Whether a call to which no answer came can be made again: it was not sent, or may run twice (RFC 9110 section 9.2.2).
-pub(super) fn repeatable(early: Early, method: &Method) -> bool {
-    early == Early::Never || method.is_idempotent()
+pub(super) fn is_repeatable(early: EarlyData, method: &Method) -> bool {
+    early == EarlyData::Never || method.is_idempotent()
 }
 
 #[cfg(test)]
@@ -29,23 +37,34 @@ mod tests {
 
     #[test]
     fn each_setting_has_its_methods() {
-        let (yes, no) = (Early::Allowed, Early::Never);
-        for (setting, proven, get, post) in [
-            (ZeroRtt::Always, true, yes, yes),
-            (ZeroRtt::Always, false, yes, no),
-            (ZeroRtt::Idempotent, true, yes, no),
-            (ZeroRtt::Idempotent, false, yes, no),
-            (ZeroRtt::Never, true, no, no),
+        let (yes, no) = (EarlyData::Allowed, EarlyData::Never);
+        for (setting, udp_is_proven, get, post) in [
+            (ZeroRttPolicy::Always, true, yes, yes),
+            (ZeroRttPolicy::Always, false, yes, no),
+            (ZeroRttPolicy::Idempotent, true, yes, no),
+            (ZeroRttPolicy::Idempotent, false, yes, no),
+            (ZeroRttPolicy::Never, true, no, no),
         ] {
-            let of = |method| early(setting, &method, proven);
-            assert_eq!((of(Method::GET), of(Method::POST)), (get, post), "{setting:?} {proven}");
-            assert_eq!((of(Method::DELETE), of(Method::PATCH)), (get, post), "{setting:?} {proven}");
+            let of = |method| select_early_data(setting, &method, udp_is_proven);
+            assert_eq!(
+                (of(Method::GET), of(Method::POST)),
+                (get, post),
+                "{setting:?} {udp_is_proven}"
+            );
+            assert_eq!(
+                (of(Method::DELETE), of(Method::PATCH)),
+                (get, post),
+                "{setting:?} {udp_is_proven}"
+            );
         }
     }
 
     #[test]
-    fn what_went_early_is_made_again_only_when_it_may_run_twice() {
-        assert!(repeatable(Early::Allowed, &Method::PUT) && !repeatable(Early::Allowed, &Method::POST));
-        assert!(repeatable(Early::Never, &Method::POST));
+    fn an_early_call_is_repeated_only_if_it_is_idempotent() {
+        assert!(
+            is_repeatable(EarlyData::Allowed, &Method::PUT)
+                && !is_repeatable(EarlyData::Allowed, &Method::POST)
+        );
+        assert!(is_repeatable(EarlyData::Never, &Method::POST));
     }
 }

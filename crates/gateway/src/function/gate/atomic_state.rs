@@ -5,20 +5,20 @@
 /// In the capacity's place: as many as come.
 pub(crate) const UNLIMITED: u32 = 0x7fff_ffff;
 
-const CONTENDED: u64 = 1 << 63;
+const CONTENDED_BIT: u64 = 1 << 63;
 
 /// Bits 0–31: requests inside. Bits 32–62: how many may be inside. Bit 63: changes go through the queue's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Word(pub u64);
+pub(super) struct GateState(pub u64);
 
-impl Word {
+impl GateState {
     /// Nobody inside.
     pub(super) fn new(capacity: u32) -> Self {
         Self(u64::from(capacity.min(UNLIMITED)) << 32)
     }
 
     /// Requests inside.
-    pub(super) fn inside(self) -> u32 {
+    pub(super) fn admitted_count(self) -> u32 {
         self.0 as u32
     }
 
@@ -28,45 +28,49 @@ impl Word {
     }
 
     /// Whether changes go through the queue's lock.
-    pub(super) fn contended(self) -> bool {
-        self.0 & CONTENDED != 0
+    pub(super) fn is_contended(self) -> bool {
+        self.0 & CONTENDED_BIT != 0
     }
 
     /// Whether one more may come in.
-    pub(super) fn has_room(self) -> bool {
-        self.inside() < self.capacity()
+    pub(super) fn has_capacity(self) -> bool {
+        self.admitted_count() < self.capacity()
     }
 
     /// One more inside, unless somebody waits or it is full: then the queue decides.
-    pub(super) fn entered(self) -> Option<Self> {
-        (!self.contended() && self.has_room()).then(|| self.plus(1))
+    pub(super) fn with_entry(self) -> Option<Self> {
+        (!self.is_contended() && self.has_capacity()).then(|| self.plus_admitted(1))
     }
 
     /// One fewer inside, unless somebody waits: then the queue decides.
-    pub(super) fn left(self) -> Option<Self> {
-        (!self.contended()).then(|| self.minus(1))
+    pub(super) fn with_exit(self) -> Option<Self> {
+        (!self.is_contended()).then(|| self.minus_admitted(1))
     }
 
     /// `n` more inside.
-    pub(super) fn plus(self, n: u32) -> Self {
+    pub(super) fn plus_admitted(self, n: u32) -> Self {
         Self(self.0 + u64::from(n))
     }
 
     /// `n` fewer inside.
-    pub(super) fn minus(self, n: u32) -> Self {
-        debug_assert!(self.inside() >= n, "more left than came");
+    pub(super) fn minus_admitted(self, n: u32) -> Self {
+        debug_assert!(self.admitted_count() >= n, "more left than came");
         Self(self.0 - u64::from(n))
     }
 
     /// The same with another capacity.
-    pub(super) fn resized(self, capacity: u32) -> Self {
-        let kept = self.0 & (CONTENDED | u64::from(u32::MAX));
+    pub(super) fn with_capacity(self, capacity: u32) -> Self {
+        let kept = self.0 & (CONTENDED_BIT | u64::from(u32::MAX));
         Self(kept | u64::from(capacity.min(UNLIMITED)) << 32)
     }
 
     /// The same with the lock demanded or not.
-    pub(super) fn contend(self, yes: bool) -> Self {
-        Self(if yes { self.0 | CONTENDED } else { self.0 & !CONTENDED })
+    pub(super) fn with_contended(self, is_contended: bool) -> Self {
+        Self(if is_contended {
+            self.0 | CONTENDED_BIT
+        } else {
+            self.0 & !CONTENDED_BIT
+        })
     }
 }
 
@@ -78,17 +82,17 @@ mod tests {
     proptest! {
         #[test]
         fn the_parts_do_not_touch_each_other(capacity in 0u32..=UNLIMITED, inside in 0u32..1_000_000, other in 0u32..=UNLIMITED) {
-            let word = Word::new(capacity).plus(inside).contend(true);
-            prop_assert_eq!((word.inside(), word.capacity(), word.contended()), (inside, capacity, true));
-            let word = word.resized(other).contend(false).minus(inside);
-            prop_assert_eq!((word.inside(), word.capacity(), word.contended()), (0, other, false));
+            let state = GateState::new(capacity).plus_admitted(inside).with_contended(true);
+            prop_assert_eq!((state.admitted_count(), state.capacity(), state.is_contended()), (inside, capacity, true));
+            let state = state.with_capacity(other).with_contended(false).minus_admitted(inside);
+            prop_assert_eq!((state.admitted_count(), state.capacity(), state.is_contended()), (0, other, false));
         }
 
         #[test]
         fn nobody_passes_those_who_wait(capacity in 1u32..100, inside in 0u32..100) {
-            let word = Word::new(capacity).plus(inside);
-            prop_assert_eq!(word.contend(true).entered(), None);
-            prop_assert_eq!(word.entered().is_some(), inside < capacity);
+            let state = GateState::new(capacity).plus_admitted(inside);
+            prop_assert_eq!(state.with_contended(true).with_entry(), None);
+            prop_assert_eq!(state.with_entry().is_some(), inside < capacity);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use std::task::Waker;
 
 #[derive(Debug, Clone)]
-enum Step {
+enum GateStep {
     Enter,
     Leave(usize),
     Abandon(usize),
@@ -16,87 +16,116 @@ enum Step {
     Resize(u32, u32),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn any_steps() -> impl Strategy<Value = Vec<GateStep>> {
     let step = prop_oneof![
-        5 => Just(Step::Enter),
-        3 => (0usize..50).prop_map(Step::Leave),
-        1 => (0usize..50).prop_map(Step::Abandon),
-        1 => (0usize..50).prop_map(Step::Return),
-        1 => (0usize..50).prop_map(Step::Forgive),
-        1 => (0u32..6, 0u32..6).prop_map(|(capacity, bound)| Step::Resize(capacity, bound)),
+        5 => Just(GateStep::Enter),
+        3 => (0usize..50).prop_map(GateStep::Leave),
+        1 => (0usize..50).prop_map(GateStep::Abandon),
+        1 => (0usize..50).prop_map(GateStep::Return),
+        1 => (0usize..50).prop_map(GateStep::Forgive),
+        1 => (0u32..6, 0u32..6).prop_map(|(capacity, bound)| GateStep::Resize(capacity, bound)),
     ];
     proptest::collection::vec(step, 0..200)
 }
 
-struct World {
-    gate: Arc<Gate>,
+struct GateModel {
+    gate: Arc<AdmissionGate>,
     capacity: u32,
-    bound: u32,
-    held: Vec<Permit>,
-    waiting: VecDeque<Waiter>,
+    max_waiting: u32,
+    permits: Vec<AdmissionPermit>,
+    waiting: VecDeque<GateWaiter>,
 }
 
-impl World {
-    fn take(&mut self, step: Step) {
+impl GateModel {
+    fn apply_step(&mut self, step: GateStep) {
         match step {
-            Step::Enter => self.enter(),
-            Step::Leave(i) => drop(nth(&mut self.held, i)),
-            Step::Forgive(i) => {
-                if let Some(permit) = nth(&mut self.held, i) {
-                    self.gate.forgive(1);
-                    drop(permit.forget());
+            GateStep::Enter => self.enter_gate(),
+            GateStep::Leave(i) => drop(take_nth(&mut self.permits, i)),
+            GateStep::Forgive(i) => {
+                if let Some(permit) = take_nth(&mut self.permits, i) {
+                    self.gate.release_withdrawn(1);
+                    drop(permit.disarm());
                 }
             }
-            Step::Return(i) => {
-                if let Some(permit) = nth(&mut self.held, i) {
-                    self.waiting.push_front(Gate::step_back(permit).unwrap());
+            GateStep::Return(i) => {
+                if let Some(permit) = take_nth(&mut self.permits, i) {
+                    self.waiting
+                        .push_front(AdmissionGate::requeue_first(permit).unwrap());
                 }
             }
-            Step::Abandon(i) if !self.waiting.is_empty() => drop(self.waiting.remove(i % self.waiting.len())),
-            Step::Abandon(_) => {}
-            Step::Resize(capacity, bound) => {
-                (self.capacity, self.bound) = (capacity, bound);
-                self.gate.resize(capacity, bound);
+            GateStep::Abandon(i) if !self.waiting.is_empty() => {
+                drop(self.waiting.remove(i % self.waiting.len()))
+            }
+            GateStep::Abandon(_) => {}
+            GateStep::Resize(capacity, bound) => {
+                (self.capacity, self.max_waiting) = (capacity, bound);
+                self.gate.set_limits(capacity, bound);
             }
         }
     }
 
-    fn enter(&mut self) {
-        match self.gate.enter() {
-            Entry::In(permit) => {
+    fn enter_gate(&mut self) {
+        match self.gate.enter_gate() {
+            GateEntry::Admitted(permit) => {
                 assert!(self.waiting.is_empty(), "passed those who wait");
-                self.held.push(permit);
-                assert!(self.held.len() <= self.capacity as usize, "above the limit");
+                self.permits.push(permit);
+                assert!(
+                    self.permits.len() <= self.capacity as usize,
+                    "above the limit"
+                );
             }
-            Entry::Wait(waiter, first) => {
+            GateEntry::Queued(waiter, first) => {
                 assert_eq!(first, self.waiting.is_empty());
-                assert!(self.waiting.len() < self.bound as usize, "above the bound");
+                assert!(
+                    self.waiting.len() < self.max_waiting as usize,
+                    "above the bound"
+                );
                 self.waiting.push_back(waiter);
             }
-            Entry::Full => assert!(self.waiting.len() >= self.bound as usize),
-            Entry::Closed => panic!("nobody closed it"),
+            GateEntry::Full => assert!(self.waiting.len() >= self.max_waiting as usize),
+            GateEntry::Closed => panic!("nobody closed it"),
         }
     }
 
     /// Those who were let in are the first ones; nobody waits while there is room; nothing is lost.
-    fn settle(&mut self) {
-        let before = self.held.len();
-        let mut called = self.waiting.iter_mut().map(is_called).collect::<Vec<_>>();
-        let n = called.iter().take_while(|permit| permit.is_some()).count();
-        assert!(called[n..].iter().all(Option::is_none), "not in the order in which they came");
-        self.held.extend(called.drain(..n).flatten());
+    fn check_invariants(&mut self) {
+        let before = self.permits.len();
+        let mut admitted = self
+            .waiting
+            .iter_mut()
+            .map(try_take_permit)
+            .collect::<Vec<_>>();
+        let n = admitted
+            .iter()
+            .take_while(|permit| permit.is_some())
+            .count();
+        assert!(
+            admitted[n..].iter().all(Option::is_none),
+            "not in the order in which they came"
+        );
+        self.permits.extend(admitted.drain(..n).flatten());
         self.waiting.drain(..n);
-        assert!(n == 0 || self.held.len() <= before.max(self.capacity as usize), "above the limit");
-        assert!(self.waiting.is_empty() || self.held.len() >= self.capacity as usize, "stranded");
-        assert_eq!(self.gate.load(), (self.held.len() as u32, self.waiting.len()), "a permit was lost or made");
+        assert!(
+            n == 0 || self.permits.len() <= before.max(self.capacity as usize),
+            "above the limit"
+        );
+        assert!(
+            self.waiting.is_empty() || self.permits.len() >= self.capacity as usize,
+            "stranded"
+        );
+        assert_eq!(
+            self.gate.load_counts(),
+            (self.permits.len() as u32, self.waiting.len()),
+            "a permit was lost or made"
+        );
     }
 }
 
-fn nth(permits: &mut Vec<Permit>, i: usize) -> Option<Permit> {
+fn take_nth(permits: &mut Vec<AdmissionPermit>, i: usize) -> Option<AdmissionPermit> {
     (!permits.is_empty()).then(|| permits.swap_remove(i % permits.len()))
 }
 
-fn is_called(waiter: &mut Waiter) -> Option<Permit> {
+fn try_take_permit(waiter: &mut GateWaiter) -> Option<AdmissionPermit> {
     match Pin::new(waiter).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(permit)) => Some(permit),
         _ => None,
@@ -105,69 +134,92 @@ fn is_called(waiter: &mut Waiter) -> Option<Permit> {
 
 proptest! {
     #[test]
-    fn the_limit_holds_and_nobody_is_forgotten(steps in steps()) {
-        let (capacity, bound) = (2, 3);
-        let gate = Gate::new(capacity, bound);
-        let mut world = World { gate, capacity, bound, held: Vec::new(), waiting: VecDeque::new() };
+    fn the_limit_holds_and_nobody_is_forgotten(steps in any_steps()) {
+        let (capacity, max_waiting) = (2, 3);
+        let gate = AdmissionGate::new(capacity, max_waiting);
+        let mut model = GateModel { gate, capacity, max_waiting, permits: Vec::new(), waiting: VecDeque::new() };
         for step in steps {
-            world.take(step);
-            world.settle();
+            model.apply_step(step);
+            model.check_invariants();
         }
     }
 }
 
 #[test]
-fn one_who_is_called_and_gone_calls_the_next() {
-    let gate = Gate::new(1, 2);
-    let Entry::In(first) = gate.enter() else { panic!() };
-    let Entry::Wait(second, true) = gate.enter() else { panic!() };
-    let Entry::Wait(mut third, false) = gate.enter() else { panic!() };
+fn a_permit_for_a_dropped_waiter_goes_to_the_next() {
+    let gate = AdmissionGate::new(1, 2);
+    let GateEntry::Admitted(first) = gate.enter_gate() else {
+        panic!()
+    };
+    let GateEntry::Queued(second, true) = gate.enter_gate() else {
+        panic!()
+    };
+    let GateEntry::Queued(mut third, false) = gate.enter_gate() else {
+        panic!()
+    };
     drop(first); // the permit is on its way to the second
     drop(second);
-    assert!(is_called(&mut third).is_some());
+    assert!(try_take_permit(&mut third).is_some());
 }
 
 #[test]
-fn a_closed_gate_lets_everybody_know() {
-    let gate = Gate::new(0, 2);
-    let Entry::Wait(mut waiter, _) = gate.enter() else { panic!() };
-    gate.close();
-    assert!(matches!(Pin::new(&mut waiter).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(Closed))));
-    assert!(matches!(gate.enter(), Entry::Closed));
+fn a_closed_gate_fails_every_waiter() {
+    let gate = AdmissionGate::new(0, 2);
+    let GateEntry::Queued(mut waiter, _) = gate.enter_gate() else {
+        panic!()
+    };
+    gate.close_gate();
+    assert!(matches!(
+        Pin::new(&mut waiter).poll(&mut Context::from_waker(Waker::noop())),
+        Poll::Ready(Err(GateClosed))
+    ));
+    assert!(matches!(gate.enter_gate(), GateEntry::Closed));
 }
 
 /// Threads come, wait, leave and walk away while the limit moves: never above it, and nothing is left behind.
 #[test]
-fn many_threads() {
+fn the_limit_holds_over_many_threads() {
     const LIMIT: u32 = 3;
-    let (gate, inside) = (Gate::new(LIMIT, 100), Arc::new(AtomicU32::new(0)));
-    let visit = |n: u64| {
+    let (gate, inside) = (AdmissionGate::new(LIMIT, 100), Arc::new(AtomicU32::new(0)));
+    let run_thread = |n: u64| {
         let (gate, inside) = (gate.clone(), inside.clone());
         move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .build()
+                .unwrap();
             for i in 0..20_000u64 {
-                let permit = match gate.enter() {
-                    Entry::In(permit) => permit,
-                    Entry::Wait(waiter, _) if (i + n).is_multiple_of(7) => {
+                let permit = match gate.enter_gate() {
+                    GateEntry::Admitted(permit) => permit,
+                    GateEntry::Queued(waiter, _) if (i + n).is_multiple_of(7) => {
                         drop(waiter);
                         continue;
                     }
-                    Entry::Wait(waiter, _) => runtime.block_on(waiter).unwrap(),
-                    Entry::Full | Entry::Closed => panic!("there is room for everybody to wait"),
+                    GateEntry::Queued(waiter, _) => runtime.block_on(waiter).unwrap(),
+                    GateEntry::Full | GateEntry::Closed => {
+                        panic!("there is room for everybody to wait")
+                    }
                 };
-                assert!(inside.fetch_add(1, Ordering::SeqCst) < LIMIT, "above the limit");
+                assert!(
+                    inside.fetch_add(1, Ordering::SeqCst) < LIMIT,
+                    "above the limit"
+                );
                 std::hint::spin_loop();
                 inside.fetch_sub(1, Ordering::SeqCst);
                 drop(permit);
                 if i % 1_000 == n {
-                    gate.resize(1, 100);
-                    gate.resize(LIMIT, 100);
+                    gate.set_limits(1, 100);
+                    gate.set_limits(LIMIT, 100);
                 }
             }
         }
     };
-    let threads: Vec<_> = (0..8).map(|n| std::thread::spawn(visit(n))).collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(gate.load(), (0, 0));
-    assert!(matches!(gate.enter(), Entry::In(_)), "the fast way is open again");
+    let threads: Vec<_> = (0..8).map(|n| std::thread::spawn(run_thread(n))).collect();
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
+    assert_eq!(gate.load_counts(), (0, 0));
+    assert!(
+        matches!(gate.enter_gate(), GateEntry::Admitted(_)),
+        "the fast way is open again"
+    );
 }

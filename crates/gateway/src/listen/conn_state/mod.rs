@@ -1,6 +1,6 @@
 //! The life of a caller's connection: when it has been silent, slow or stuck for too long.
 //!
-//! One sweep a [`TICK`] looks at every connection of a thread, so that no request needs a timer for this. The judgement is
+//! One sweep a [`TICK_INTERVAL`] looks at every connection of a thread, so that no request needs a timer for this. The judgement is
 //! a pure function of a few numbers that the connection keeps up to date with plain stores.
 
 mod table;
@@ -12,115 +12,127 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 
-pub(crate) use table::Lives;
-use timeouts::Pulse;
-pub(super) use timeouts::{Patience, TICK, ticks};
+pub(crate) use table::ConnTable;
+use timeouts::ConnSnapshot;
+pub(super) use timeouts::{ConnTimeouts, TICK_INTERVAL, whole_ticks};
 
-const CUT: u8 = 2;
-const DRAIN: u8 = 1;
+const CUT_FLAG: u8 = 2;
+const DRAIN_FLAG: u8 = 1;
 /// Ticks in which a connection that was accepted may bring its first request although the drain has begun. Its caller cannot know of that, and
 /// would take a close for a failure.
-const FIRST_WORD: u32 = 4;
+const FIRST_REQUEST_GRACE_TICKS: u32 = 4;
 
 /// One connection as its sweep sees it. Atomics only because hyper wants upgradable connections to be `Send`.
 #[derive(Debug)]
-pub(crate) struct Life {
-    now: Arc<AtomicU32>,
+pub(crate) struct ConnState {
+    current_tick: Arc<AtomicU32>,
     /// When its first request became due.
-    begun: AtomicU32,
+    first_request_due: AtomicU32,
     /// Whether any request has begun.
-    asked: AtomicBool,
-    requests: AtomicU32,
-    heard: AtomicBool,
-    since: AtomicU32,
+    has_begun_request: AtomicBool,
+    open_requests: AtomicU32,
+    head_has_begun: AtomicBool,
+    changed_at: AtomicU32,
     /// Tick plus one; 0: not stuck.
-    stuck: AtomicU32,
+    write_blocked: AtomicU32,
     /// Answers that wait for the caller to take more of them.
-    untaken: AtomicU32,
+    untaken_responses: AtomicU32,
     /// When the caller last took something of one.
-    taken: AtomicU32,
-    http2: AtomicBool,
+    last_taken: AtomicU32,
+    is_http2: AtomicBool,
     /// Whether its protocol is known and it can be told to end by that.
-    speaks: AtomicBool,
-    over: AtomicBool,
+    protocol_known: AtomicBool,
+    http_has_ended: AtomicBool,
     /// Whether a request is being answered, or its answer has not all been written.
     answering: AtomicBool,
     /// Whether the last request to begin has no body, so that nothing more is expected from its caller.
-    said_all: AtomicBool,
+    request_is_complete: AtomicBool,
     /// Tick plus one since when nobody listens to the caller; 0: somebody does.
-    deaf: AtomicU32,
-    orders: AtomicU8,
+    read_paused: AtomicU32,
+    end_flags: AtomicU8,
     waker: OnceLock<Waker>,
 }
 
-impl Life {
+impl ConnState {
     /// A connection that begins now and owes a request.
     pub(crate) fn new(now: &Arc<AtomicU32>) -> Arc<Self> {
         Arc::new(Self {
-            since: AtomicU32::new(now.load(Ordering::Relaxed)),
-            begun: AtomicU32::new(now.load(Ordering::Relaxed)),
-            asked: AtomicBool::new(false),
-            now: now.clone(),
-            requests: AtomicU32::new(0),
-            heard: AtomicBool::new(true),
-            stuck: AtomicU32::new(0),
-            untaken: AtomicU32::new(0),
-            taken: AtomicU32::new(0),
-            http2: AtomicBool::new(false),
-            speaks: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            changed_at: AtomicU32::new(now.load(Ordering::Relaxed)),
+            first_request_due: AtomicU32::new(now.load(Ordering::Relaxed)),
+            has_begun_request: AtomicBool::new(false),
+            current_tick: now.clone(),
+            open_requests: AtomicU32::new(0),
+            head_has_begun: AtomicBool::new(true),
+            write_blocked: AtomicU32::new(0),
+            untaken_responses: AtomicU32::new(0),
+            last_taken: AtomicU32::new(0),
+            is_http2: AtomicBool::new(false),
+            protocol_known: AtomicBool::new(false),
+            http_has_ended: AtomicBool::new(false),
             answering: AtomicBool::new(false),
-            said_all: AtomicBool::new(false),
-            deaf: AtomicU32::new(0),
-            orders: AtomicU8::new(0),
+            request_is_complete: AtomicBool::new(false),
+            read_paused: AtomicU32::new(0),
+            end_flags: AtomicU8::new(0),
             waker: OnceLock::new(),
         })
     }
 
     /// Its protocol is known. With HTTP/2, bytes between requests are not the beginning of a request's head.
-    pub(crate) fn speaks(&self, http2: bool) {
-        self.speaks.store(true, Ordering::Relaxed);
-        self.http2.store(http2, Ordering::Relaxed);
+    pub(crate) fn set_protocol(&self, http2: bool) {
+        self.protocol_known.store(true, Ordering::Relaxed);
+        self.is_http2.store(http2, Ordering::Relaxed);
         if http2 {
-            self.quiet();
+            self.note_idle();
         }
     }
 
     /// Its handshake is complete: its first request is due from now on.
-    pub(crate) fn expects(&self) {
-        self.begun.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
+    pub(crate) fn expect_request(&self) {
+        self.first_request_due
+            .store(self.current_tick.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Bytes came.
-    pub(crate) fn heard(&self) {
-        let between = self.requests.load(Ordering::Relaxed) == 0 && !self.heard.load(Ordering::Relaxed);
-        if between && !self.http2.load(Ordering::Relaxed) {
-            self.heard.store(true, Ordering::Relaxed);
-            self.touch();
+    pub(crate) fn note_read(&self) {
+        let is_between_requests = self.open_requests.load(Ordering::Relaxed) == 0
+            && !self.head_has_begun.load(Ordering::Relaxed);
+        if is_between_requests && !self.is_http2.load(Ordering::Relaxed) {
+            self.head_has_begun.store(true, Ordering::Relaxed);
+            self.touch_changed_at();
         }
     }
 
     /// A write succeeded, or found no room.
-    pub(crate) fn wrote(&self, room: bool) {
-        if room {
-            self.stuck.store(0, Ordering::Relaxed);
-        } else if self.stuck.load(Ordering::Relaxed) == 0 {
-            self.stuck.store(self.now.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    pub(crate) fn note_write(&self, has_room: bool) {
+        if has_room {
+            self.write_blocked.store(0, Ordering::Relaxed);
+        } else if self.write_blocked.load(Ordering::Relaxed) == 0 {
+            self.write_blocked.store(
+                self.current_tick.load(Ordering::Relaxed) + 1,
+                Ordering::Relaxed,
+            );
         }
     }
 
     /// A request's head is complete, and `said_all` if it has no body; it lasts as long as the value.
-    pub(crate) fn begin(self: &Arc<Self>, said_all: bool) -> Busy {
-        self.requests.store(self.requests.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        self.asked.store(true, Ordering::Relaxed);
+    pub(crate) fn begin_request(self: &Arc<Self>, request_is_complete: bool) -> ActiveRequest {
+        self.open_requests.store(
+            self.open_requests.load(Ordering::Relaxed) + 1,
+            Ordering::Relaxed,
+        );
+        self.has_begun_request.store(true, Ordering::Relaxed);
         self.answering.store(true, Ordering::Relaxed);
-        self.said_all.store(said_all, Ordering::Relaxed);
-        Busy { life: self.clone(), untaken: false }
+        self.request_is_complete
+            .store(request_is_complete, Ordering::Relaxed);
+        ActiveRequest {
+            state: self.clone(),
+            is_untaken: false,
+        }
     }
 
     /// All that was to be written is written.
-    pub(crate) fn flushed(&self) {
-        if self.requests.load(Ordering::Relaxed) == 0 {
+    pub(crate) fn note_flushed(&self) {
+        if self.open_requests.load(Ordering::Relaxed) == 0 {
             self.answering.store(false, Ordering::Relaxed);
         }
     }
@@ -131,74 +143,85 @@ impl Life {
     }
 
     /// Whether the caller need not be listened to: it is waiting for its answer, and not for long yet. Once this was so, the
-    /// sweep wakes the connection until [`Life::hears`].
-    pub(crate) fn is_deaf(&self) -> bool {
-        let said_all = self.said_all.load(Ordering::Relaxed) && !self.http2.load(Ordering::Relaxed);
-        if !said_all || self.requests.load(Ordering::Relaxed) == 0 || self.has_ended() {
+    /// sweep wakes the connection until [`ConnState::hears`].
+    pub(crate) fn is_read_paused(&self) -> bool {
+        let request_is_complete = self.request_is_complete.load(Ordering::Relaxed)
+            && !self.is_http2.load(Ordering::Relaxed);
+        if !request_is_complete
+            || self.open_requests.load(Ordering::Relaxed) == 0
+            || self.has_http_ended()
+        {
             return false;
         }
-        if self.deaf.load(Ordering::Relaxed) == 0 {
-            self.deaf.store(self.now.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if self.read_paused.load(Ordering::Relaxed) == 0 {
+            self.read_paused.store(
+                self.current_tick.load(Ordering::Relaxed) + 1,
+                Ordering::Relaxed,
+            );
         }
-        !self.is_overheard(self.now.load(Ordering::Relaxed))
+        !self.is_resume_due(self.current_tick.load(Ordering::Relaxed))
     }
 
     /// Whether nobody has listened to the caller for too long.
-    fn is_overheard(&self, now: u32) -> bool {
-        let since = self.deaf.load(Ordering::Relaxed);
+    fn is_resume_due(&self, now: u32) -> bool {
+        let since = self.read_paused.load(Ordering::Relaxed);
         since != 0 && now.wrapping_sub(since - 1) >= 2
     }
 
     /// Somebody listens to the caller from now on.
-    pub(crate) fn hears(&self) {
-        self.deaf.store(0, Ordering::Relaxed);
+    pub(crate) fn resume_reading(&self) {
+        self.read_paused.store(0, Ordering::Relaxed);
     }
 
     /// No request is left. A connection that did not listen because of them has to begin again: nothing else would wake it
     /// when the next request comes.
-    fn quiet(&self) {
-        self.heard.store(false, Ordering::Relaxed);
-        self.touch();
-        if self.deaf.load(Ordering::Relaxed) != 0 {
-            self.wake();
+    fn note_idle(&self) {
+        self.head_has_begun.store(false, Ordering::Relaxed);
+        self.touch_changed_at();
+        if self.read_paused.load(Ordering::Relaxed) != 0 {
+            self.wake_task();
         }
     }
 
-    fn touch(&self) {
-        self.since.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
+    fn touch_changed_at(&self) {
+        self.changed_at
+            .store(self.current_tick.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    fn pulse(&self) -> Pulse {
-        Pulse {
-            requests: self.requests.load(Ordering::Relaxed),
-            heard: self.heard.load(Ordering::Relaxed),
-            since: self.since.load(Ordering::Relaxed),
-            stuck: self.stuck.load(Ordering::Relaxed).checked_sub(1),
-            untaken: (self.untaken.load(Ordering::Relaxed) > 0).then(|| self.taken.load(Ordering::Relaxed)),
+    fn take_snapshot(&self) -> ConnSnapshot {
+        ConnSnapshot {
+            open_requests: self.open_requests.load(Ordering::Relaxed),
+            head_has_begun: self.head_has_begun.load(Ordering::Relaxed),
+            changed_at: self.changed_at.load(Ordering::Relaxed),
+            write_blocked_since: self.write_blocked.load(Ordering::Relaxed).checked_sub(1),
+            untaken_since: (self.untaken_responses.load(Ordering::Relaxed) > 0)
+                .then(|| self.last_taken.load(Ordering::Relaxed)),
         }
     }
 
     /// Whether it is so young that its first request, or its handshake, is still on its way.
-    fn is_expected(&self, now: u32) -> bool {
-        !self.asked.load(Ordering::Relaxed) && now.wrapping_sub(self.begun.load(Ordering::Relaxed)) < FIRST_WORD
+    fn is_awaiting_first_request(&self, now: u32) -> bool {
+        !self.has_begun_request.load(Ordering::Relaxed)
+            && now.wrapping_sub(self.first_request_due.load(Ordering::Relaxed))
+                < FIRST_REQUEST_GRACE_TICKS
     }
 
     /// Ends the connection at once.
-    pub(crate) fn cut(&self) {
-        self.order(CUT);
+    pub(crate) fn cut_connection(&self) {
+        self.set_end_flag(CUT_FLAG);
     }
 
     /// Ends the connection after the requests that it has.
-    pub(crate) fn drain(&self) {
-        self.order(DRAIN);
+    pub(crate) fn drain_connection(&self) {
+        self.set_end_flag(DRAIN_FLAG);
     }
 
-    fn order(&self, order: u8) {
-        self.orders.fetch_or(order, Ordering::Relaxed);
-        self.wake();
+    fn set_end_flag(&self, flag: u8) {
+        self.end_flags.fetch_or(flag, Ordering::Relaxed);
+        self.wake_task();
     }
 
-    fn wake(&self) {
+    fn wake_task(&self) {
         if let Some(waker) = self.waker.get() {
             waker.wake_by_ref();
         }
@@ -206,33 +229,45 @@ impl Life {
 
     /// Whether it should end after the requests that it has.
     pub(crate) fn is_draining(&self) -> bool {
-        self.orders.load(Ordering::Relaxed) & DRAIN != 0
+        self.end_flags.load(Ordering::Relaxed) & DRAIN_FLAG != 0
     }
 
-    /// Done when it should. To be awaited in the task that [`Life::govern`] runs.
-    pub(crate) async fn drained(&self) {
-        poll_fn(|_| if self.is_draining() { Poll::Ready(()) } else { Poll::Pending }).await;
+    /// Done when it should. To be awaited in the task that [`ConnState::run_until_cut`] runs.
+    pub(crate) async fn wait_for_drain(&self) {
+        poll_fn(|_| {
+            if self.is_draining() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
     }
 
     /// HTTP has ended on it.
-    pub(crate) fn ended(&self) {
-        self.over.store(true, Ordering::Relaxed);
+    pub(crate) fn mark_http_ended(&self) {
+        self.http_has_ended.store(true, Ordering::Relaxed);
     }
 
     /// Whether HTTP has ended on it: it was upgraded, or nobody holds it any more.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
+    pub(crate) fn has_http_ended(&self) -> bool {
+        self.http_has_ended.load(Ordering::Relaxed)
     }
 
-    /// Runs the connection until it ends or is cut; `None`: it was cut. One that has not said a word ends with the drain. It
+    /// Runs the connection until it ends or is cut; `NoConnection`: it was cut. One that has not said a word ends with the drain. It
     /// must be the whole of its task, because its waker is noted once.
-    pub(crate) async fn govern<E>(&self, connection: impl Future<Output = Result<(), E>>) -> Option<Result<(), E>> {
+    pub(crate) async fn run_until_cut<E>(
+        &self,
+        connection: impl Future<Output = Result<(), E>>,
+    ) -> Option<Result<(), E>> {
         let mut connection = pin!(connection);
         poll_fn(|cx| {
             self.waker.get_or_init(|| cx.waker().clone());
-            match self.orders.load(Ordering::Relaxed) {
-                orders if orders & CUT != 0 => Poll::Ready(None),
-                DRAIN if !self.speaks.load(Ordering::Relaxed) => Poll::Ready(Some(Ok(()))),
+            match self.end_flags.load(Ordering::Relaxed) {
+                flags if flags & CUT_FLAG != 0 => Poll::Ready(None),
+                DRAIN_FLAG if !self.protocol_known.load(Ordering::Relaxed) => {
+                    Poll::Ready(Some(Ok(())))
+                }
                 _ => connection.as_mut().poll(cx).map(Some),
             }
         })
@@ -242,36 +277,42 @@ impl Life {
 
 /// One request of a connection, from its complete head to its complete answer.
 #[derive(Debug)]
-pub(crate) struct Busy {
-    life: Arc<Life>,
-    untaken: bool,
+pub(crate) struct ActiveRequest {
+    state: Arc<ConnState>,
+    is_untaken: bool,
 }
 
-impl Busy {
+impl ActiveRequest {
     /// A piece of the answer is there for the caller; when it asks for the next one, it has taken this one.
-    pub(crate) fn gives(&mut self) {
-        self.life.taken.store(self.life.now.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.count(true);
+    pub(crate) fn mark_untaken(&mut self) {
+        self.state.last_taken.store(
+            self.state.current_tick.load(Ordering::Relaxed),
+            Ordering::Relaxed,
+        );
+        self.set_untaken(true);
     }
 
     /// The caller has taken all there is.
-    pub(crate) fn waits(&mut self) {
-        self.count(false);
+    pub(crate) fn mark_taken(&mut self) {
+        self.set_untaken(false);
     }
 
-    fn count(&mut self, untaken: bool) {
-        let before = self.life.untaken.load(Ordering::Relaxed);
-        let after = before + u32::from(untaken) - u32::from(self.untaken);
-        self.life.untaken.store(after, Ordering::Relaxed);
-        self.untaken = untaken;
+    fn set_untaken(&mut self, is_untaken: bool) {
+        let before = self.state.untaken_responses.load(Ordering::Relaxed);
+        let after = before + u32::from(is_untaken) - u32::from(self.is_untaken);
+        self.state.untaken_responses.store(after, Ordering::Relaxed);
+        self.is_untaken = is_untaken;
     }
 }
 
-impl Drop for Busy {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        self.waits();
-        self.life.requests.store(self.life.requests.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
-        self.life.quiet();
+        self.mark_taken();
+        self.state.open_requests.store(
+            self.state.open_requests.load(Ordering::Relaxed) - 1,
+            Ordering::Relaxed,
+        );
+        self.state.note_idle();
     }
 }
 
@@ -280,100 +321,136 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_that_waits_is_listened_to_again_after_two_ticks() {
+    fn reading_resumes_after_two_ticks_of_waiting() {
         let now = Arc::new(AtomicU32::new(7));
-        let life = Life::new(&now);
-        assert!(!life.is_deaf(), "it owes a request");
-        let busy = life.begin(false);
-        assert!(!life.is_deaf(), "it owes the request's body");
-        drop(busy);
-        let busy = life.begin(true);
-        assert!(life.is_deaf() && !life.is_overheard(8));
+        let state = ConnState::new(&now);
+        assert!(!state.is_read_paused(), "it owes a request");
+        let active = state.begin_request(false);
+        assert!(!state.is_read_paused(), "it owes the request's body");
+        drop(active);
+        let active = state.begin_request(true);
+        assert!(state.is_read_paused() && !state.is_resume_due(8));
         now.store(9, Ordering::Relaxed);
-        assert!(life.is_overheard(9) && !life.is_deaf());
-        life.hears();
-        assert!(!life.is_overheard(100));
-        drop(busy);
-        assert!(!life.is_deaf(), "it may send the next");
+        assert!(state.is_resume_due(9) && !state.is_read_paused());
+        state.resume_reading();
+        assert!(!state.is_resume_due(100));
+        drop(active);
+        assert!(!state.is_read_paused(), "it may send the next");
     }
 
-    struct Woken(AtomicU32);
+    struct CountingWaker(AtomicU32);
 
-    impl std::task::Wake for Woken {
+    impl std::task::Wake for CountingWaker {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[test]
-    fn the_end_of_a_request_wakes_a_connection_that_did_not_listen() {
-        let (life, woken) = (Life::new(&Arc::default()), Arc::new(Woken(AtomicU32::new(0))));
-        life.waker.set(Waker::from(woken.clone())).unwrap();
-        drop(life.begin(true));
-        assert_eq!(woken.0.load(Ordering::Relaxed), 0, "it listened all the time");
-        let busy = life.begin(true);
-        assert!(life.is_deaf());
-        drop(busy);
-        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+    fn the_end_of_a_request_wakes_a_connection_that_paused_reading() {
+        let (state, waker) = (
+            ConnState::new(&Arc::default()),
+            Arc::new(CountingWaker(AtomicU32::new(0))),
+        );
+        state.waker.set(Waker::from(waker.clone())).unwrap();
+        drop(state.begin_request(true));
+        assert_eq!(
+            waker.0.load(Ordering::Relaxed),
+            0,
+            "it listened all the time"
+        );
+        let active = state.begin_request(true);
+        assert!(state.is_read_paused());
+        drop(active);
+        assert_eq!(waker.0.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn the_drain_waits_a_second_for_a_first_request_and_no_longer() {
-        let (now, lives) = (Arc::default(), Lives::default());
-        let (silent, asks) = (Life::new(&now), Life::new(&now));
-        [&silent, &asks].into_iter().for_each(|life| lives.add(life.clone()));
-        let patience = Patience { head: 100, idle: 100, stuck: 100 };
-        lives.drain(0);
-        assert!(!silent.is_draining() && !asks.is_draining());
-        let _busy = asks.begin(true);
-        lives.sweep(1, &patience);
-        assert!(!silent.is_draining() && asks.is_draining());
-        lives.sweep(FIRST_WORD, &patience);
+        let (now, table) = (Arc::default(), ConnTable::default());
+        let (silent, asking) = (ConnState::new(&now), ConnState::new(&now));
+        [&silent, &asking]
+            .into_iter()
+            .for_each(|state| table.add_connection(state.clone()));
+        let timeouts = ConnTimeouts {
+            head_ticks: 100,
+            idle_ticks: 100,
+            write_ticks: 100,
+        };
+        table.drain_all(0);
+        assert!(!silent.is_draining() && !asking.is_draining());
+        let _busy = asking.begin_request(true);
+        table.cut_overdue(1, &timeouts);
+        assert!(!silent.is_draining() && asking.is_draining());
+        table.cut_overdue(FIRST_REQUEST_GRACE_TICKS, &timeouts);
         assert!(silent.is_draining());
     }
 
     #[test]
-    fn a_request_separates_head_and_silence() {
+    fn a_request_ends_the_head_timeout_and_starts_the_idle_timeout() {
         let now = Arc::new(AtomicU32::new(0));
-        let life = Life::new(&now);
-        assert!(life.pulse().heard, "a new connection owes a request");
-        let busy = life.begin(true);
-        drop(busy);
-        assert_eq!((life.pulse().requests, life.pulse().heard), (0, false));
+        let state = ConnState::new(&now);
+        assert!(
+            state.take_snapshot().head_has_begun,
+            "a new connection owes a request"
+        );
+        let active = state.begin_request(true);
+        drop(active);
+        assert_eq!(
+            (
+                state.take_snapshot().open_requests,
+                state.take_snapshot().head_has_begun
+            ),
+            (0, false)
+        );
         now.store(9, Ordering::Relaxed);
-        life.heard();
-        assert_eq!((life.pulse().heard, life.pulse().since), (true, 9));
+        state.note_read();
+        assert_eq!(
+            (
+                state.take_snapshot().head_has_begun,
+                state.take_snapshot().changed_at
+            ),
+            (true, 9)
+        );
         now.store(12, Ordering::Relaxed);
-        life.heard();
-        assert_eq!(life.pulse().since, 9, "later bytes of the same head give no more time");
+        state.note_read();
+        assert_eq!(
+            state.take_snapshot().changed_at,
+            9,
+            "later bytes of the same head give no more time"
+        );
     }
 
     #[test]
-    fn stuck_counts_from_the_first_failed_write() {
+    fn a_blocked_write_counts_from_the_first_failure() {
         let now = Arc::new(AtomicU32::new(3));
-        let life = Life::new(&now);
-        life.wrote(false);
+        let state = ConnState::new(&now);
+        state.note_write(false);
         now.store(8, Ordering::Relaxed);
-        life.wrote(false);
-        assert_eq!(life.pulse().stuck, Some(3));
-        life.wrote(true);
-        assert_eq!(life.pulse().stuck, None);
+        state.note_write(false);
+        assert_eq!(state.take_snapshot().write_blocked_since, Some(3));
+        state.note_write(true);
+        assert_eq!(state.take_snapshot().write_blocked_since, None);
     }
 
     #[test]
-    fn untaken_answers_count_from_the_last_piece_of_any() {
+    fn untaken_responses_count_from_the_last_frame_of_any() {
         let now = Arc::new(AtomicU32::new(3));
-        let life = Life::new(&now);
-        let (mut one, mut other) = (life.begin(true), life.begin(true));
-        assert_eq!(life.pulse().untaken, None);
-        one.gives();
+        let state = ConnState::new(&now);
+        let (mut one, mut other) = (state.begin_request(true), state.begin_request(true));
+        assert_eq!(state.take_snapshot().untaken_since, None);
+        one.mark_untaken();
         now.store(5, Ordering::Relaxed);
-        other.gives();
-        other.gives();
-        assert_eq!(life.pulse().untaken, Some(5));
-        other.waits();
-        assert_eq!(life.pulse().untaken, Some(5), "the first is still there");
+        other.mark_untaken();
+        other.mark_untaken();
+        assert_eq!(state.take_snapshot().untaken_since, Some(5));
+        other.mark_taken();
+        assert_eq!(
+            state.take_snapshot().untaken_since,
+            Some(5),
+            "the first is still there"
+        );
         drop(one);
-        assert_eq!(life.pulse().untaken, None);
+        assert_eq!(state.take_snapshot().untaken_since, None);
     }
 }

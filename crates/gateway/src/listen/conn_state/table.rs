@@ -3,50 +3,58 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use super::Life;
-use super::timeouts::{Patience, judge};
+use super::ConnState;
+use super::timeouts::{ConnTimeouts, overdue_reason};
 
 /// Every connection of a thread.
 #[derive(Debug, Default)]
-pub(crate) struct Lives {
-    all: RefCell<Vec<Arc<Life>>>,
-    draining: Cell<bool>,
+pub(crate) struct ConnTable {
+    states: RefCell<Vec<Arc<ConnState>>>,
+    is_draining: Cell<bool>,
 }
 
-impl Lives {
+impl ConnTable {
     /// Adds a connection.
-    pub(crate) fn add(&self, life: Arc<Life>) {
-        self.all.borrow_mut().push(life);
+    pub(crate) fn add_connection(&self, state: Arc<ConnState>) {
+        self.states.borrow_mut().push(state);
     }
 
     /// Forgets one that has ended.
-    pub(crate) fn remove(&self, life: &Arc<Life>) {
-        let mut lives = self.all.borrow_mut();
-        if let Some(at) = lives.iter().position(|known| Arc::ptr_eq(known, life)) {
-            lives.swap_remove(at);
+    pub(crate) fn remove_connection(&self, state: &Arc<ConnState>) {
+        let mut states = self.states.borrow_mut();
+        if let Some(at) = states.iter().position(|known| Arc::ptr_eq(known, state)) {
+            states.swap_remove(at);
         }
     }
 
     /// Cuts those that took too long, and wakes those that should listen to their callers again. Gives the number of cuts.
-    pub(crate) fn sweep(&self, now: u32, patience: &Patience) -> u64 {
-        if self.draining.get() {
-            self.tell_all(now);
+    pub(crate) fn cut_overdue(&self, now: u32, timeouts: &ConnTimeouts) -> u64 {
+        if self.is_draining.get() {
+            self.drain_established(now);
         }
-        let lives = self.all.borrow();
-        lives.iter().filter(|life| life.is_overheard(now)).for_each(|life| life.wake());
-        let late = lives.iter().filter(|life| judge(life.pulse(), now, patience).is_some());
-        late.map(|life| life.cut()).count() as u64
+        let states = self.states.borrow();
+        states
+            .iter()
+            .filter(|state| state.is_resume_due(now))
+            .for_each(|life| life.wake_task());
+        let overdue = states
+            .iter()
+            .filter(|state| overdue_reason(state.take_snapshot(), now, timeouts).is_some());
+        overdue.map(|state| state.cut_connection()).count() as u64
     }
 
     /// Tells all of them to end after the requests that they have; those that have just begun are told by a later sweep, so that their first
     /// request, which is on its way, is one of these.
-    pub(crate) fn drain(&self, now: u32) {
-        self.draining.set(true);
-        self.tell_all(now);
+    pub(crate) fn drain_all(&self, now: u32) {
+        self.is_draining.set(true);
+        self.drain_established(now);
     }
 
-    fn tell_all(&self, now: u32) {
-        let lives = self.all.borrow();
-        lives.iter().filter(|life| !life.is_draining() && !life.is_expected(now)).for_each(|life| life.drain());
+    fn drain_established(&self, now: u32) {
+        let states = self.states.borrow();
+        states
+            .iter()
+            .filter(|state| !state.is_draining() && !state.is_awaiting_first_request(now))
+            .for_each(|life| life.drain_connection());
     }
 }

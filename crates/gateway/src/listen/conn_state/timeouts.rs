@@ -3,59 +3,81 @@
 use std::time::Duration;
 
 /// How often connections are looked at.
-pub(crate) const TICK: Duration = Duration::from_millis(250);
+pub(crate) const TICK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Limits of a connection, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Patience {
+pub(crate) struct ConnTimeouts {
     /// From a request's first byte to the end of its head; also from the connection's beginning.
-    pub head: u32,
+    pub head_ticks: u32,
     /// Between requests.
-    pub idle: u32,
+    pub idle_ticks: u32,
     /// While the peer takes none of the bytes that wait for it.
-    pub stuck: u32,
+    pub write_ticks: u32,
 }
 
 /// `time` in whole ticks, at least one.
-pub(crate) fn ticks(time: Duration) -> u32 {
-    u32::try_from(time.as_millis().div_ceil(TICK.as_millis())).unwrap_or(u32::MAX).max(1)
+pub(crate) fn whole_ticks(time: Duration) -> u32 {
+    u32::try_from(time.as_millis().div_ceil(TICK_INTERVAL.as_millis()))
+        .unwrap_or(u32::MAX)
+        .max(1)
 }
 
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pulse {
+pub(crate) struct ConnSnapshot {
     /// Requests that have no complete answer yet.
-    pub requests: u32,
+    pub open_requests: u32,
     /// Whether part of a request's head has come.
-    pub heard: bool,
+    pub head_has_begun: bool,
     /// When the last of the above changed.
-    pub since: u32,
+    pub changed_at: u32,
     /// When a write first found no room, if none has succeeded since.
-    pub stuck: Option<u32>,
+    pub write_blocked_since: Option<u32>,
     /// When the peer last took a piece of an answer, if there is more for it to take.
-    pub untaken: Option<u32>,
+    pub untaken_since: Option<u32>,
 }
 
 /// Why a connection is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum CutReason {
     /// A request's head did not come in time.
     SlowHead,
     /// Nothing came for long.
     Idle,
     /// The peer does not read its answer.
-    Stuck,
+    WriteBlocked,
 }
 
 /// Judges a connection at tick `now`.
-pub(crate) fn judge(pulse: Pulse, now: u32, patience: &Patience) -> Option<Cut> {
-    let over = |since: u32, limit: u32| now.wrapping_sub(since) > limit;
-    match pulse {
-        Pulse { stuck: Some(since), .. } if over(since, patience.stuck) => Some(Cut::Stuck),
-        Pulse { untaken: Some(since), .. } if over(since, patience.stuck) => Some(Cut::Stuck),
-        Pulse { requests: 1.., .. } => None,
-        Pulse { heard: true, since, .. } if over(since, patience.head) => Some(Cut::SlowHead),
-        Pulse { heard: false, since, .. } if over(since, patience.idle) => Some(Cut::Idle),
+pub(crate) fn overdue_reason(
+    snapshot: ConnSnapshot,
+    now: u32,
+    timeouts: &ConnTimeouts,
+) -> Option<CutReason> {
+    let is_over = |since: u32, limit: u32| now.wrapping_sub(since) > limit;
+    match snapshot {
+        ConnSnapshot {
+            write_blocked_since: Some(since),
+            ..
+        } if is_over(since, timeouts.write_ticks) => Some(CutReason::WriteBlocked),
+        ConnSnapshot {
+            untaken_since: Some(since),
+            ..
+        } if is_over(since, timeouts.write_ticks) => Some(CutReason::WriteBlocked),
+        ConnSnapshot {
+            open_requests: 1.., ..
+        } => None,
+        ConnSnapshot {
+            head_has_begun: true,
+            changed_at: since,
+            ..
+        } if is_over(since, timeouts.head_ticks) => Some(CutReason::SlowHead),
+        ConnSnapshot {
+            head_has_begun: false,
+            changed_at: since,
+            ..
+        } if is_over(since, timeouts.idle_ticks) => Some(CutReason::Idle),
         _ => None,
     }
 }
@@ -64,23 +86,52 @@ pub(crate) fn judge(pulse: Pulse, now: u32, patience: &Patience) -> Option<Cut> 
 mod tests {
     use super::*;
 
-    const PATIENCE: Patience = Patience { head: 10, idle: 100, stuck: 20 };
+    const TIMEOUTS: ConnTimeouts = ConnTimeouts {
+        head_ticks: 10,
+        idle_ticks: 100,
+        write_ticks: 20,
+    };
 
-    fn pulse(requests: u32, heard: bool, stuck: Option<u32>) -> Pulse {
-        Pulse { requests, heard, since: 5, stuck, untaken: None }
+    fn snapshot(requests: u32, heard: bool, stuck: Option<u32>) -> ConnSnapshot {
+        ConnSnapshot {
+            open_requests: requests,
+            head_has_begun: heard,
+            changed_at: 5,
+            write_blocked_since: stuck,
+            untaken_since: None,
+        }
     }
 
     #[test]
     fn each_state_has_its_limit() {
-        for (pulse, limit, cut) in [
-            (pulse(0, true, None), 15, Cut::SlowHead),
-            (pulse(0, false, None), 105, Cut::Idle),
-            (pulse(3, false, Some(7)), 27, Cut::Stuck),
-            (Pulse { untaken: Some(9), ..pulse(3, false, None) }, 29, Cut::Stuck),
+        for (snapshot, limit, cut) in [
+            (snapshot(0, true, None), 15, CutReason::SlowHead),
+            (snapshot(0, false, None), 105, CutReason::Idle),
+            (snapshot(3, false, Some(7)), 27, CutReason::WriteBlocked),
+            (
+                ConnSnapshot {
+                    untaken_since: Some(9),
+                    ..snapshot(3, false, None)
+                },
+                29,
+                CutReason::WriteBlocked,
+            ),
         ] {
-            assert_eq!(judge(pulse, limit, &PATIENCE), None, "{pulse:?}");
-            assert_eq!(judge(pulse, limit + 1, &PATIENCE), Some(cut), "{pulse:?}");
+            assert_eq!(
+                overdue_reason(snapshot, limit, &TIMEOUTS),
+                None,
+                "{snapshot:?}"
+            );
+            assert_eq!(
+                overdue_reason(snapshot, limit + 1, &TIMEOUTS),
+                Some(cut),
+                "{snapshot:?}"
+            );
         }
-        assert_eq!(judge(pulse(1, false, None), 1_000_000, &PATIENCE), None, "a request has limits of its own");
+        assert_eq!(
+            overdue_reason(snapshot(1, false, None), 1_000_000, &TIMEOUTS),
+            None,
+            "a request has limits of its own"
+        );
     }
 }

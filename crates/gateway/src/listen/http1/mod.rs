@@ -5,7 +5,7 @@
 //! through memory it takes the [`crate::fast_path`]. Whatever is not plain, and whatever is doubtful, is hyper's to
 //! judge: the connection goes there with every byte that was read, and stays there.
 
-mod connection;
+mod buffered_connection;
 mod fast_response;
 mod response;
 
@@ -15,84 +15,133 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use std::sync::Arc;
 
-use super::client_requests::Visit;
-use super::tracked_stream::Watched;
-use crate::fast_path::{self, Seen, Whole, read};
-use crate::function::Function;
+use super::client_connection::ClientConnection;
+use super::tracked_stream::TrackedStream;
+use crate::fast_path::{self, ParseOutcome, PlainRequest, take_plain_request};
+use crate::function::FunctionEntry;
 use crate::pipeline;
-use crate::route::{self, Target};
-use connection::Line;
+use crate::route::{self, PathTarget};
+use buffered_connection::BufferedConnection;
 
 /// Most of a head that is waited for here.
-const LONGEST_HEAD: usize = 4096;
+const MAX_PLAIN_HEAD_BYTES: usize = 4096;
 
 /// What became of a connection.
-pub(super) enum Left<T> {
+pub(super) enum Http1Outcome<T> {
     /// It is over.
-    Over,
+    Closed,
     /// The next request is not for here.
-    Handed(Watched<T>),
+    HandedOver(TrackedStream<T>),
 }
 
 /// Answers requests until one comes that is not plain, or the connection ends.
 ///
 /// # Errors
 /// When the connection fails, or an answer breaks off and can only be told by breaking the connection.
-pub(super) async fn serve<T>(visit: &Visit, io: Watched<T>) -> io::Result<Left<T>>
+pub(super) async fn serve_plain_requests<T>(
+    client: &ClientConnection,
+    stream: TrackedStream<T>,
+) -> io::Result<Http1Outcome<T>>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut line = Line::new(io, visit.life.clone());
+    let mut connection = BufferedConnection::new(stream, client.state.clone());
     loop {
-        match read(line.buffer()) {
-            Seen::Whole(whole) => match find(visit, &whole) {
+        match take_plain_request(connection.buffer()) {
+            ParseOutcome::Plain(plain) => match find_function(client, &plain) {
                 Some(found) => {
-                    if !answered(visit, &mut line, &whole, found).await? {
-                        return Ok(Left::Over);
+                    if !answer_plain_request(client, &mut connection, &plain, found).await? {
+                        return Ok(Http1Outcome::Closed);
                     }
                 }
-                None => return Ok(Left::Handed(line.hand_over(Some(whole)))),
+                None => {
+                    return Ok(Http1Outcome::HandedOver(
+                        connection.into_stream(Some(plain)),
+                    ));
+                }
             },
-            Seen::Part if line.buffer().len() < LONGEST_HEAD => {
-                if !line.fill().await? {
-                    return Ok(if line.buffer().is_empty() { Left::Over } else { Left::Handed(line.hand_over(None)) });
+            ParseOutcome::Incomplete if connection.buffer().len() < MAX_PLAIN_HEAD_BYTES => {
+                if !connection.read_more().await? {
+                    return Ok(if connection.buffer().is_empty() {
+                        Http1Outcome::Closed
+                    } else {
+                        Http1Outcome::HandedOver(connection.into_stream(None))
+                    });
                 }
             }
-            Seen::Part | Seen::Other => return Ok(Left::Handed(line.hand_over(None))),
+            ParseOutcome::Incomplete | ParseOutcome::NotPlain => {
+                return Ok(Http1Outcome::HandedOver(connection.into_stream(None)));
+            }
         }
     }
 }
 
 /// The function that a plain request is for, and where its own path begins in the request's.
-struct Found {
-    function: Arc<Function>,
-    rest: usize,
+struct FoundFunction {
+    function: Arc<FunctionEntry>,
+    path_offset: usize,
 }
 
-/// Finds a plain request's function; `None`: the request is to be refused.
-fn find(visit: &Visit, whole: &Whole) -> Option<Found> {
-    match route::parse(whole.path()) {
-        Ok(Target::Function { name, rest }) => visit.lane.table.find(name).map(|function| Found { function, rest }),
+/// Finds a plain request's function; `NoConnection`: the request is to be refused.
+fn find_function(client: &ClientConnection, plain: &PlainRequest) -> Option<FoundFunction> {
+    match route::parse_path(plain.path()) {
+        Ok(PathTarget::Function { name, path_offset }) => client
+            .worker
+            .table
+            .find_by_name(name)
+            .map(|function| FoundFunction {
+                function,
+                path_offset,
+            }),
         _ => None,
     }
 }
 
 /// Answers one request. Whether another one may come.
-async fn answered<T>(visit: &Visit, line: &mut Line<T>, whole: &Whole, found: Found) -> io::Result<bool>
+async fn answer_plain_request<T>(
+    client: &ClientConnection,
+    connection: &mut BufferedConnection<T>,
+    plain: &PlainRequest,
+    found: FoundFunction,
+) -> io::Result<bool>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let busy = line.life.begin(true);
-    if let Some(sent) = fast_path::send(&visit.lane, &visit.peer, whole, &found.function, found.rest) {
-        return fast_response::answered(visit, line, whole, sent, busy).await;
+    let active = connection.state.begin_request(true);
+    if let Some(sent) = fast_path::send_plain(
+        &client.worker,
+        &client.peer,
+        plain,
+        &found.function,
+        found.path_offset,
+    ) {
+        return fast_response::write_fast_response(client, connection, plain, sent, active).await;
     }
-    let Some(request) = whole.request() else { return Err(io::ErrorKind::InvalidData.into()) };
-    let begun = pipeline::begin_whole(&visit.lane, &visit.peer, request, found.function, found.rest);
+    let Some(request) = plain.to_request() else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let routed = pipeline::route_buffered(
+        &client.worker,
+        &client.peer,
+        request,
+        found.function,
+        found.path_offset,
+    );
     // On the heap: it would make every connection's future as large as itself.
-    match line.unless_gone(Box::pin(pipeline::answer(begun))).await {
+    match connection
+        .await_unless_gone(Box::pin(pipeline::answer_request(routed)))
+        .await
+    {
         Some(mut response) => {
-            visit.advertise(response.headers_mut());
-            response::write(line, response, busy, whole.closes(), visit.lane.date()).await
+            client.add_alt_svc(response.headers_mut());
+            response::write_response(
+                connection,
+                response,
+                active,
+                plain.closes_connection(),
+                client.worker.http_date(),
+            )
+            .await
         }
         None => Ok(false),
     }

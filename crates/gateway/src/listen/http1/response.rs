@@ -13,19 +13,19 @@ use http_body_util::BodyExt;
 use nearpath_wire::BoxError;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::connection::Line;
-use crate::deliver::Content;
-use crate::listen::conn_state::Busy;
+use super::buffered_connection::BufferedConnection;
+use crate::deliver::ResponseContent;
+use crate::listen::conn_state::ActiveRequest;
 
 /// Room for a usual head.
-pub(super) const HEAD: usize = 512;
+pub(super) const HEAD_RESERVE_BYTES: usize = 512;
 
 /// A frame of a body, its end, or why it broke off.
-type Next = Option<Result<Frame<Bytes>, BoxError>>;
+type NextFrame = Option<Result<Frame<Bytes>, BoxError>>;
 
 /// How the end of an answer's body is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Framing {
+enum BodyFraming {
     /// There is none (RFC 9110 section 6.4.1).
     Bodiless,
     /// By its length.
@@ -38,10 +38,10 @@ enum Framing {
 ///
 /// # Errors
 /// When the connection fails, or the answer breaks off: its reader sees that from its framing.
-pub(super) async fn write<T>(
-    line: &mut Line<T>,
-    response: Response<Content>,
-    mut busy: Busy,
+pub(super) async fn write_response<T>(
+    connection: &mut BufferedConnection<T>,
+    response: Response<ResponseContent>,
+    mut active: ActiveRequest,
     close: bool,
     date: [u8; 29],
 ) -> io::Result<bool>
@@ -49,68 +49,83 @@ where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     let (parts, mut content) = response.into_parts();
-    let framing = framing(parts.status, &content);
-    let close = close || line.life.is_draining();
-    let mut out = BytesMut::with_capacity(HEAD);
-    head(&mut out, &parts, framing, close, date);
-    busy.gives();
-    let (mut passed, mut last) = (0, Bytes::new());
-    while framing != Framing::Bodiless && framing != Framing::Length(passed) {
-        let Some(frame) = next(line, &mut content, &mut out, &mut busy).await? else { return Ok(false) };
-        busy.gives();
-        let Some(data) = data(frame)? else { break };
-        passed += data.len() as u64;
-        if framing == Framing::Length(passed) {
+    let framing = select_framing(parts.status, &content);
+    let close = close || connection.state.is_draining();
+    let mut out = BytesMut::with_capacity(HEAD_RESERVE_BYTES);
+    write_head(&mut out, &parts, framing, close, date);
+    active.mark_untaken();
+    let (mut written, mut last) = (0, Bytes::new());
+    while framing != BodyFraming::Bodiless && framing != BodyFraming::Length(written) {
+        let Some(frame) = next_frame(connection, &mut content, &mut out, &mut active).await? else {
+            return Ok(false);
+        };
+        active.mark_untaken();
+        let Some(data) = frame_data(frame)? else {
+            break;
+        };
+        written += data.len() as u64;
+        if framing == BodyFraming::Length(written) {
             last = data;
         } else {
-            piece(line, &mut out, data, framing).await?;
+            write_chunk(connection, &mut out, data, framing).await?;
         }
     }
-    finish(&mut out, framing, passed)?;
-    drop((busy, content)); // the function's place is free, and the caller may send
-    line.io.write_all_buf(&mut out.chain(last)).await?;
-    line.life.flushed();
+    finish_body(&mut out, framing, written)?;
+    drop((active, content)); // the function's place is free, and the caller may send
+    connection
+        .stream
+        .write_all_buf(&mut out.chain(last))
+        .await?;
+    connection.state.note_flushed();
     Ok(!close)
 }
 
-/// What comes next of the body; who has to wait for it writes first what there is. `None`: the caller has gone.
-async fn next<T>(
-    line: &mut Line<T>,
-    content: &mut Content,
+/// What comes next of the body; who has to wait for it writes first what there is. `NoConnection`: the caller has gone.
+async fn next_frame<T>(
+    connection: &mut BufferedConnection<T>,
+    content: &mut ResponseContent,
     out: &mut BytesMut,
-    busy: &mut Busy,
-) -> io::Result<Option<Next>>
+    active: &mut ActiveRequest,
+) -> io::Result<Option<NextFrame>>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     if let Poll::Ready(frame) = poll!(content.frame()) {
         return Ok(Some(frame));
     }
-    busy.waits();
-    line.io.write_all_buf(out).await?;
-    Ok(line.unless_gone(content.frame()).await)
+    active.mark_taken();
+    connection.stream.write_all_buf(out).await?;
+    Ok(connection.await_unless_gone(content.frame()).await)
 }
 
-async fn piece<T>(line: &mut Line<T>, out: &mut BytesMut, data: Bytes, framing: Framing) -> io::Result<()>
+async fn write_chunk<T>(
+    connection: &mut BufferedConnection<T>,
+    out: &mut BytesMut,
+    data: Bytes,
+    framing: BodyFraming,
+) -> io::Result<()>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     if data.is_empty() {
         return Ok(()); // an empty chunk would be the last
     }
-    let chunked = framing == Framing::Chunked;
-    if chunked {
+    let is_chunked = framing == BodyFraming::Chunked;
+    if is_chunked {
         out.put_slice(format!("{:x}\r\n", data.len()).as_bytes());
     }
-    line.io.write_all_buf(&mut (&mut *out).chain(data)).await?;
-    if chunked {
+    connection
+        .stream
+        .write_all_buf(&mut (&mut *out).chain(data))
+        .await?;
+    if is_chunked {
         out.put_slice(b"\r\n");
     }
     Ok(())
 }
 
-/// A piece of the body; `None`: it has ended. Trailers go to nobody: a request that asks for them is not plain.
-fn data(frame: Next) -> io::Result<Option<Bytes>> {
+/// A piece of the body; `NoConnection`: it has ended. Trailers go to nobody: a request that asks for them is not plain.
+fn frame_data(frame: NextFrame) -> io::Result<Option<Bytes>> {
     match frame {
         None => Ok(None),
         Some(Ok(frame)) => Ok(Some(frame.into_data().unwrap_or_default())),
@@ -120,10 +135,12 @@ fn data(frame: Next) -> io::Result<Option<Bytes>> {
 
 /// # Errors
 /// When the body was shorter than it was said to be.
-fn finish(out: &mut BytesMut, framing: Framing, passed: u64) -> io::Result<()> {
+fn finish_body(out: &mut BytesMut, framing: BodyFraming, written: u64) -> io::Result<()> {
     match framing {
-        Framing::Length(length) if length != passed => Err(io::ErrorKind::UnexpectedEof.into()),
-        Framing::Chunked => {
+        BodyFraming::Length(length) if length != written => {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
+        BodyFraming::Chunked => {
             out.put_slice(b"0\r\n\r\n");
             Ok(())
         }
@@ -131,29 +148,48 @@ fn finish(out: &mut BytesMut, framing: Framing, passed: u64) -> io::Result<()> {
     }
 }
 
-fn framing(status: StatusCode, content: &Content) -> Framing {
+fn select_framing(status: StatusCode, content: &ResponseContent) -> BodyFraming {
     match status {
-        StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED => Framing::Bodiless,
-        _ if status.is_informational() => Framing::Bodiless,
-        _ => content.size_hint().exact().map_or(Framing::Chunked, Framing::Length),
+        StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED => BodyFraming::Bodiless,
+        _ if status.is_informational() => BodyFraming::Bodiless,
+        _ => content
+            .size_hint()
+            .exact()
+            .map_or(BodyFraming::Chunked, BodyFraming::Length),
     }
 }
 
-fn head(out: &mut BytesMut, parts: &Parts, framing: Framing, close: bool, date: [u8; 29]) {
-    status_line(out, parts.status);
-    let own = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING];
-    for (name, value) in parts.headers.iter().filter(|(name, _)| !own.contains(name)) {
-        field(out, name.as_str(), value.as_bytes());
+fn write_head(
+    out: &mut BytesMut,
+    parts: &Parts,
+    framing: BodyFraming,
+    close: bool,
+    date: [u8; 29],
+) {
+    write_status_line(out, parts.status);
+    let replaced = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING];
+    for (name, value) in parts
+        .headers
+        .iter()
+        .filter(|(name, _)| !replaced.contains(name))
+    {
+        write_field(out, name.as_str(), value.as_bytes());
     }
     match framing {
-        Framing::Length(length) => field(out, "content-length", length.to_string().as_bytes()),
-        Framing::Chunked => field(out, "transfer-encoding", b"chunked"),
-        Framing::Bodiless => {}
+        BodyFraming::Length(length) => {
+            write_field(out, "content-length", length.to_string().as_bytes())
+        }
+        BodyFraming::Chunked => write_field(out, "transfer-encoding", b"chunked"),
+        BodyFraming::Bodiless => {}
     }
-    end(out, (!parts.headers.contains_key(DATE)).then_some(date), close);
+    end_head(
+        out,
+        (!parts.headers.contains_key(DATE)).then_some(date),
+        close,
+    );
 }
 
-pub(super) fn status_line(out: &mut BytesMut, status: StatusCode) {
+pub(super) fn write_status_line(out: &mut BytesMut, status: StatusCode) {
     out.put_slice(b"HTTP/1.1 ");
     out.put_slice(status.as_str().as_bytes());
     out.put_slice(b" ");
@@ -161,7 +197,7 @@ pub(super) fn status_line(out: &mut BytesMut, status: StatusCode) {
     out.put_slice(b"\r\n");
 }
 
-pub(super) fn field(out: &mut BytesMut, name: &str, value: &[u8]) {
+pub(super) fn write_field(out: &mut BytesMut, name: &str, value: &[u8]) {
     out.put_slice(name.as_bytes());
     out.put_slice(b": ");
     out.put_slice(value);
@@ -169,12 +205,12 @@ pub(super) fn field(out: &mut BytesMut, name: &str, value: &[u8]) {
 }
 
 /// The last fields, and the end of the head.
-pub(super) fn end(out: &mut BytesMut, date: Option<[u8; 29]>, close: bool) {
+pub(super) fn end_head(out: &mut BytesMut, date: Option<[u8; 29]>, close: bool) {
     if let Some(date) = date {
-        field(out, "date", &date);
+        write_field(out, "date", &date);
     }
     if close {
-        field(out, "connection", b"close");
+        write_field(out, "connection", b"close");
     }
     out.put_slice(b"\r\n");
 }

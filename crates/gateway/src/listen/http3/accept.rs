@@ -7,103 +7,119 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nearpath_wire::h3::{Door, Verdict, code};
+use nearpath_wire::h3::{HandshakeVerdict, RetryPolicy, error_code};
 use quinn::{Endpoint, Incoming};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Port;
+use super::Http3ListenPort;
 use super::connection::serve_connection;
 use super::half_open::HalfOpen;
 use crate::listen::ListenContext;
 
 /// For the last packets to leave.
-const FAREWELL: Duration = Duration::from_millis(250);
+const CLOSE_GRACE: Duration = Duration::from_millis(250);
 
 /// The endpoints of a thread.
 #[derive(Default)]
-pub(crate) struct Ends(RefCell<Vec<Endpoint>>);
+pub(crate) struct Http3Endpoints(RefCell<Vec<Endpoint>>);
 
-impl Ends {
+impl Http3Endpoints {
     /// Ends all connections that there still are.
-    pub(crate) async fn close(&self) {
-        for end in self.0.take() {
-            farewell(&end).await;
+    pub(crate) async fn close_all(&self) {
+        for endpoint in self.0.take() {
+            close_with_reason(&endpoint).await;
         }
     }
 }
 
-async fn farewell(end: &Endpoint) {
-    end.close(code::NO_ERROR, b"the gateway is stopping");
-    let _ = tokio::time::timeout(FAREWELL, end.wait_idle()).await; // after that the client learns it by its silence
+async fn close_with_reason(endpoint: &Endpoint) {
+    endpoint.close(error_code::NO_ERROR, b"the gateway is stopping");
+    let _ = tokio::time::timeout(CLOSE_GRACE, endpoint.wait_idle()).await; // after that the client learns it by its silence
 }
 
-/// Accepts until the drain begins. Connections that there are then are told by their [`Lives`](crate::listen::conn_state::Lives).
-pub(crate) async fn accept(context: Rc<ListenContext>, port: Port, ends: Rc<Ends>) -> io::Result<()> {
-    let end = port.site.endpoint(port.socket.try_clone()?, port.thread)?;
-    ends.0.borrow_mut().push(end.clone());
-    let room = Arc::new(Semaphore::new(port.connections));
-    let (all, drain, over) = (port.connections, port.drain.clone(), port.over.clone());
-    let door = Rc::new(Cell::new(Door::new(port.retry_above)));
+/// Accepts until the drain begins. Connections that there are then are told by their [`ConnTable`](crate::listen::conn_state::ConnTable).
+pub(crate) async fn accept_connections(
+    context: Rc<ListenContext>,
+    port: Http3ListenPort,
+    endpoints: Rc<Http3Endpoints>,
+) -> io::Result<()> {
+    let endpoint = port
+        .server_config
+        .open_endpoint(port.socket.try_clone()?, port.thread)?;
+    endpoints.0.borrow_mut().push(endpoint.clone());
+    let limit = Arc::new(Semaphore::new(port.max_connections));
+    let (max_connections, drain, drained) = (
+        port.max_connections,
+        port.drain.clone(),
+        port.drained.clone(),
+    );
+    let retry_policy = Rc::new(Cell::new(RetryPolicy::new(port.retry_above_handshakes)));
     let port = Rc::new(port);
     tokio::select! {
-        () = accept_all(&context, &port, &end, &room, &door) => {}
+        () = accept_until_dropped(&context, &port, &endpoint, &limit, &retry_policy) => {}
         () = drain.signaled() => {}
     }
     context.worker.spawn(async move {
-        let all = u32::try_from(all).unwrap_or(u32::MAX);
+        let all_permits = u32::try_from(max_connections).unwrap_or(u32::MAX);
         let none_left = async {
-            let _mine = room.acquire_many(all).await;
-            over.wait().await;
+            let _permits = limit.acquire_many(all_permits).await;
+            drained.wait().await;
         };
         tokio::select! {
             () = none_left => {}
-            () = refuse_all(&end) => {}
+            () = refuse_connections(&endpoint) => {}
         }
-        farewell(&end).await;
+        close_with_reason(&endpoint).await;
     });
     Ok(())
 }
 
 /// Newcomers need not wait in vain: they are told.
-async fn refuse_all(end: &Endpoint) {
-    while let Some(incoming) = end.accept().await {
+async fn refuse_connections(endpoint: &Endpoint) {
+    while let Some(incoming) = endpoint.accept().await {
         incoming.refuse();
     }
 }
 
-async fn accept_all(
+async fn accept_until_dropped(
     context: &Rc<ListenContext>,
-    port: &Rc<Port>,
-    end: &Endpoint,
-    room: &Arc<Semaphore>,
-    door: &Rc<Cell<Door>>,
+    port: &Rc<Http3ListenPort>,
+    endpoint: &Endpoint,
+    limit: &Arc<Semaphore>,
+    retry_policy: &Rc<Cell<RetryPolicy>>,
 ) {
-    while let Some(incoming) = end.accept().await {
-        let place = room.clone().try_acquire_owned().ok();
-        let mut now = door.get();
-        let verdict = now.knock(incoming.remote_address_validated(), place.is_some());
-        door.set(now);
-        carry_out(context, port, incoming, verdict, place, door);
+    while let Some(incoming) = endpoint.accept().await {
+        let permit = limit.clone().try_acquire_owned().ok();
+        let mut now = retry_policy.get();
+        let verdict = now.decide_handshake(incoming.remote_address_validated(), permit.is_some());
+        retry_policy.set(now);
+        apply_verdict(context, port, incoming, verdict, permit, retry_policy);
     }
 }
 
-fn carry_out(
+fn apply_verdict(
     context: &Rc<ListenContext>,
-    port: &Rc<Port>,
+    port: &Rc<Http3ListenPort>,
     incoming: Incoming,
-    verdict: Verdict,
-    place: Option<OwnedSemaphorePermit>,
-    door: &Rc<Cell<Door>>,
+    verdict: HandshakeVerdict,
+    permit: Option<OwnedSemaphorePermit>,
+    retry_policy: &Rc<Cell<RetryPolicy>>,
 ) {
-    let lane = &context.worker;
-    let counts = &lane.totals.http3;
-    match (verdict, place) {
-        (Verdict::Admit, Some(place)) => {
-            lane.totals.connections.fetch_add(1, Ordering::Relaxed);
+    let worker = &context.worker;
+    let counts = &worker.totals.http3;
+    match (verdict, permit) {
+        (HandshakeVerdict::Admit, Some(permit)) => {
+            worker.totals.connections.fetch_add(1, Ordering::Relaxed);
             counts.connections.fetch_add(1, Ordering::Relaxed);
-            lane.spawn(serve_connection(context.clone(), port.clone(), incoming, HalfOpen(door.clone()), place));
+            worker.spawn(serve_connection(
+                context.clone(),
+                port.clone(),
+                incoming,
+                HalfOpen(retry_policy.clone()),
+                permit,
+            ));
         }
-        (Verdict::Prove, _) => {
+        (HandshakeVerdict::Retry, _) => {
             counts.retries.fetch_add(1, Ordering::Relaxed);
             let _ = incoming.retry(); // it fails only for who has proved its address
         }

@@ -8,48 +8,64 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use crate::context::WorkerContext;
-use crate::listen::client_requests::Visit;
-use crate::listen::conn_state::Life;
-use crate::listen::stream_resets::Resets;
-use crate::request::{Peer, Zone};
+use crate::listen::client_connection::ClientConnection;
+use crate::listen::conn_state::ConnState;
+use crate::listen::stream_resets::ResetBudget;
+use crate::request::{ListenerZone, PeerInfo};
 
 /// A connection as its requests see it.
 ///
 /// Its client is known by the address that the handshake proved, also when it has moved (RFC 9000 section 9): QUIC takes a request from
 /// any new address at once and asks only then whether somebody is there, so everybody could call in anybody's name.
-pub(super) struct Client {
-    pub(super) lane: Rc<WorkerContext>,
-    pub(super) visit: Rc<Visit>,
+pub(super) struct Http3Client {
+    pub(super) worker: Rc<WorkerContext>,
+    pub(super) connection: Rc<ClientConnection>,
 }
 
-impl Client {
-    pub(super) fn new(lane: &Rc<WorkerContext>, life: &Arc<Life>, addr: SocketAddr) -> Self {
-        let (peer, resets) = (Rc::new(Peer::http_client(Zone::Public, true, addr)), Resets::new(lane.now()));
-        let visit = Visit { lane: lane.clone(), peer, life: life.clone(), alt_svc: None, resets: resets.into() };
-        Self { lane: lane.clone(), visit: Rc::new(visit) }
+impl Http3Client {
+    pub(super) fn new(
+        worker: &Rc<WorkerContext>,
+        state: &Arc<ConnState>,
+        addr: SocketAddr,
+    ) -> Self {
+        let (peer, resets) = (
+            Rc::new(PeerInfo::http_client(ListenerZone::Public, true, addr)),
+            ResetBudget::new(worker.current_tick()),
+        );
+        let connection = ClientConnection {
+            worker: worker.clone(),
+            peer,
+            state: state.clone(),
+            alt_svc: None,
+            reset_budget: resets.into(),
+        };
+        Self {
+            worker: worker.clone(),
+            connection: Rc::new(connection),
+        }
     }
 }
 
 /// Requests that have not ended.
 #[derive(Default)]
-pub(super) struct Open {
-    pub(super) requests: Cell<usize>,
-    pub(super) fewer: Notify,
+pub(super) struct OpenRequests {
+    pub(super) count: Cell<usize>,
+    pub(super) request_ended: Notify,
 }
 
 /// One of them.
-pub(super) struct One(Rc<Open>);
+pub(super) struct OpenRequest(Rc<OpenRequests>);
 
-impl One {
-    pub(super) fn of(open: &Rc<Open>) -> Self {
-        open.requests.set(open.requests.get() + 1);
+impl OpenRequest {
+    pub(super) fn begin(open: &Rc<OpenRequests>) -> Self {
+        open.count.set(open.count.get() + 1);
         Self(open.clone())
     }
 }
 
-impl Drop for One {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
-        self.0.requests.set(self.0.requests.get() - 1);
-        self.0.fewer.notify_one();
+        self.0.count.set(self.0.count.get() - 1);
+        self.0.request_ended.notify_one();
     }
 }

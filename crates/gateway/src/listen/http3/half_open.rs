@@ -3,15 +3,15 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use nearpath_wire::h3::Door;
+use nearpath_wire::h3::RetryPolicy;
 
 /// A handshake that is under way; it counts until it is dropped.
-pub(super) struct HalfOpen(pub(super) Rc<Cell<Door>>);
+pub(super) struct HalfOpen(pub(super) Rc<Cell<RetryPolicy>>);
 
 impl Drop for HalfOpen {
     fn drop(&mut self) {
-        let mut door = self.0.get();
-        door.settled();
-        self.0.set(door);
+        let mut retry_policy = self.0.get();
+        retry_policy.handshake_ended();
+        self.0.set(retry_policy);
     }
 }

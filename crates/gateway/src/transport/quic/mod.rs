@@ -14,98 +14,121 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use nearpath_wire::quic::config::STREAMS;
-use nearpath_wire::quic::{Caller, Dialer, Line};
+use nearpath_wire::quic::config::MAX_CALLS_PER_CONNECTION;
+use nearpath_wire::quic::{CallerConfig, CallerConnection, Dialer};
 use tokio::sync::{Semaphore, watch};
 
-use crate::function::{Endpoint, Function, millis};
-use warmup::Use;
+use crate::function::{FunctionEntry, InstanceEndpoint, monotonic_millis};
+use warmup::CallRate;
 
 /// Why there is no line. Nothing was sent.
-pub(crate) enum NoLine {
+pub(crate) enum QuicUnavailable {
     /// Nothing gets through over UDP: another path may.
     Blocked,
     /// Another reason, which another path does not mend.
     Failed(String),
 }
 
-struct Kept {
-    line: Line,
+struct PooledQuic {
+    connection: CallerConnection,
     /// When it was last asked for.
-    since: Cell<u32>,
+    last_used: Cell<u32>,
     /// Of a caller that has been renewed: no new calls.
-    old: bool,
+    is_retired: bool,
 }
 
-impl Kept {
-    fn is_free(&self) -> bool {
-        !self.old && !self.line.is_closed() && self.line.open() < STREAMS
+impl PooledQuic {
+    fn has_free_stream(&self) -> bool {
+        !self.is_retired
+            && !self.connection.is_closed()
+            && self.connection.open_calls() < MAX_CALLS_PER_CONNECTION
     }
 }
 
-struct Way {
-    endpoint: Arc<Endpoint>,
-    lines: Vec<Kept>,
+struct EndpointConnections {
+    endpoint: Arc<InstanceEndpoint>,
+    connections: Vec<PooledQuic>,
     dialing: Rc<Semaphore>,
 }
 
-impl Way {
-    fn new(endpoint: &Arc<Endpoint>) -> Self {
-        Self { endpoint: endpoint.clone(), lines: Vec::new(), dialing: Rc::new(Semaphore::new(1)) }
+impl EndpointConnections {
+    fn new(endpoint: &Arc<InstanceEndpoint>) -> Self {
+        Self {
+            endpoint: endpoint.clone(),
+            connections: Vec::new(),
+            dialing: Rc::new(Semaphore::new(1)),
+        }
     }
 
-    fn free(&self, now: u32) -> Option<Line> {
-        let kept = self.lines.iter().find(|kept| kept.is_free())?;
-        kept.since.set(now);
-        Some(kept.line.clone())
+    fn take_free(&self, now: u32) -> Option<CallerConnection> {
+        let pooled = self
+            .connections
+            .iter()
+            .find(|kept| kept.has_free_stream())?;
+        pooled.last_used.set(now);
+        Some(pooled.connection.clone())
     }
 
     /// Whether anything is left.
-    fn sweep(&mut self, oldest: u32, now: SystemTime) -> bool {
+    fn sweep_closed(&mut self, oldest_tick: u32, now: SystemTime) -> bool {
         if self.endpoint.is_gone() {
-            self.lines.drain(..).for_each(|kept| cut(kept.line));
+            self.connections
+                .drain(..)
+                .for_each(|pooled| close_after_grace(pooled.connection));
         }
-        let withdrawn = self.endpoint.load().is_none();
-        if self.lines.iter().any(|kept| kept.line.is_silent()) {
-            self.endpoint.reach.failed(millis(Instant::now())); // answers broke off: others take another path
+        let withdrawn = self.endpoint.request_count().is_none();
+        if self
+            .connections
+            .iter()
+            .any(|pooled| pooled.connection.is_stalled())
+        {
+            self.endpoint
+                .udp
+                .note_failure(monotonic_millis(Instant::now())); // answers broke off: others take another path
         }
-        self.lines.retain_mut(|kept| {
-            kept.old |= withdrawn || kept.line.has_expired(now);
-            let wanted = kept.line.open() > 0 || (!kept.old && kept.since.get() >= oldest);
+        self.connections.retain_mut(|pooled| {
+            pooled.is_retired |= withdrawn || pooled.connection.has_expired(now);
+            let wanted = pooled.connection.open_calls() > 0
+                || (!pooled.is_retired && pooled.last_used.get() >= oldest_tick);
             if !wanted {
-                kept.line.close();
+                pooled.connection.close();
             }
-            wanted && !kept.line.is_closed()
+            wanted && !pooled.connection.is_closed()
         });
-        !self.lines.is_empty() || self.dialing.available_permits() == 0
+        !self.connections.is_empty() || self.dialing.available_permits() == 0
     }
 }
 
 /// Ends the calls of a line whose instance is gone; what it had sent before is read.
-fn cut(line: Line) {
+fn close_after_grace(connection: CallerConnection) {
     /// For what lies in the socket and in the line's own buffers.
-    const LAST_WORDS: Duration = Duration::from_millis(20);
+    const CLOSE_GRACE: Duration = Duration::from_millis(20);
     tokio::task::spawn_local(async move {
-        tokio::time::sleep(LAST_WORDS).await;
-        line.close();
+        tokio::time::sleep(CLOSE_GRACE).await;
+        connection.close();
     });
 }
 
 /// See the module's text.
-pub(crate) struct Lines {
-    ways: RefCell<HashMap<u64, Way>>,
-    /// Who calls; it changes when it is renewed, and when an instance is taken back. `None`: nobody, over HTTP alone.
-    caller: Option<watch::Receiver<Caller>>,
+pub(crate) struct QuicConnections {
+    by_endpoint: RefCell<HashMap<u64, EndpointConnections>>,
+    /// Who calls; it changes when it is renewed, and when an instance is taken back. `NoConnection`: nobody, over HTTP alone.
+    caller: Option<watch::Receiver<CallerConfig>>,
     /// As it was when it was last asked for.
-    dialer: RefCell<Option<(Caller, Dialer)>>,
+    dialer: RefCell<Option<(CallerConfig, Dialer)>>,
     /// Functions that are called on lines, by their place in memory, which `Weak` keeps.
-    used: RefCell<HashMap<*const Function, (Weak<Function>, Use)>>,
+    call_rates: RefCell<HashMap<*const FunctionEntry, (Weak<FunctionEntry>, CallRate)>>,
 }
 
-impl Lines {
+impl QuicConnections {
     /// None open.
-    pub(crate) fn new(caller: Option<watch::Receiver<Caller>>) -> Self {
-        Self { ways: RefCell::default(), caller, dialer: RefCell::default(), used: RefCell::default() }
+    pub(crate) fn new(caller: Option<watch::Receiver<CallerConfig>>) -> Self {
+        Self {
+            by_endpoint: RefCell::default(),
+            caller,
+            dialer: RefCell::default(),
+            call_rates: RefCell::default(),
+        }
     }
 
     /// Whether there is somebody to call as.
@@ -114,120 +137,200 @@ impl Lines {
     }
 
     /// Who calls now.
-    pub(crate) fn caller(&self) -> Option<Caller> {
+    pub(crate) fn current_caller(&self) -> Option<CallerConfig> {
         Some(self.caller.as_ref()?.borrow().clone())
     }
 
     /// A line to the instance that has room; the one that is there, or a new one. `fresh` says which.
-    pub(crate) async fn line(&self, endpoint: &Arc<Endpoint>, now: u32, limit: Duration) -> Result<Found, NoLine> {
-        if let Some(line) = self.with(endpoint, |way| way.free(now)) {
-            return Ok(Found { line, fresh: false });
+    pub(crate) async fn acquire_connection(
+        &self,
+        endpoint: &Arc<InstanceEndpoint>,
+        now: u32,
+        limit: Duration,
+    ) -> Result<AcquiredQuic, QuicUnavailable> {
+        if let Some(connection) =
+            self.with_endpoint(endpoint, |connections| connections.take_free(now))
+        {
+            return Ok(AcquiredQuic {
+                connection,
+                is_new: false,
+            });
         }
-        let dialing = self.with(endpoint, |way| way.dialing.clone());
-        let _turn = dialing.acquire().await.expect("this semaphore is never closed");
-        if let Some(line) = self.with(endpoint, |way| way.free(now)) {
-            return Ok(Found { line, fresh: false });
+        let dialing = self.with_endpoint(endpoint, |connections| connections.dialing.clone());
+        let _turn = dialing
+            .acquire()
+            .await
+            .expect("this semaphore is never closed");
+        if let Some(connection) =
+            self.with_endpoint(endpoint, |connections| connections.take_free(now))
+        {
+            return Ok(AcquiredQuic {
+                connection,
+                is_new: false,
+            });
         }
-        if endpoint.reach.is_blocked_now() {
-            return Err(NoLine::Blocked); // somebody else has just found out
+        if endpoint.udp.is_blocked_now() {
+            return Err(QuicUnavailable::Blocked); // somebody else has just found out
         }
-        let line = self.dial(endpoint, limit).await?;
-        let kept = Kept { line: line.clone(), since: Cell::new(now), old: false };
-        self.with(endpoint, |way| way.lines.push(kept));
-        Ok(Found { line, fresh: true })
+        let connection = self.dial_endpoint(endpoint, limit).await?;
+        let pooled = PooledQuic {
+            connection: connection.clone(),
+            last_used: Cell::new(now),
+            is_retired: false,
+        };
+        self.with_endpoint(endpoint, |connections| connections.connections.push(pooled));
+        Ok(AcquiredQuic {
+            connection,
+            is_new: true,
+        })
     }
 
     /// The instance takes no more calls on this line.
-    pub(crate) fn retire(&self, endpoint: &Arc<Endpoint>, line: &Line) {
-        let id = line.connection().stable_id();
-        let same = |kept: &&mut Kept| kept.line.connection().stable_id() == id;
-        self.with(endpoint, |way| way.lines.iter_mut().filter(same).for_each(|kept| kept.old = true));
+    pub(crate) fn retire_connection(
+        &self,
+        endpoint: &Arc<InstanceEndpoint>,
+        connection: &CallerConnection,
+    ) {
+        let id = connection.connection().stable_id();
+        let same = |pooled: &&mut PooledQuic| pooled.connection.connection().stable_id() == id;
+        self.with_endpoint(endpoint, |connections| {
+            connections
+                .connections
+                .iter_mut()
+                .filter(same)
+                .for_each(|pooled| pooled.is_retired = true)
+        });
     }
 
     /// A call goes out.
-    pub(crate) fn called(&self, function: &Arc<Function>, now: u32) {
-        let mut used = self.used.borrow_mut();
-        let entry = used.entry(Arc::as_ptr(function));
-        let began = || (Arc::downgrade(function), Use::begin(now));
-        entry.and_modify(|(_, used)| used.called(now)).or_insert_with(began);
+    pub(crate) fn note_call(&self, function: &Arc<FunctionEntry>, now: u32) {
+        let mut rates = self.call_rates.borrow_mut();
+        let entry = rates.entry(Arc::as_ptr(function));
+        let first_call = || (Arc::downgrade(function), CallRate::first_call(now));
+        entry
+            .and_modify(|(_, rate)| rate.note_call(now))
+            .or_insert_with(first_call);
     }
 
     /// Instances that a line is to be opened to ahead of the next call. Forgets functions that are not called any more.
-    pub(crate) fn ahead(&self, now: u32) -> Vec<Arc<Endpoint>> {
-        let (mut used, ways) = (self.used.borrow_mut(), self.ways.borrow());
+    pub(crate) fn warmup_targets(&self, now: u32) -> Vec<Arc<InstanceEndpoint>> {
+        let (mut rates, by_endpoint) = (self.call_rates.borrow_mut(), self.by_endpoint.borrow());
         let mut chosen = Vec::new();
-        used.retain(|_, (function, used)| {
-            let calls = used.calls(now);
-            let Some(function) = function.upgrade().filter(|_| calls > 0) else { return false };
+        rates.retain(|_, (function, rate)| {
+            let calls = rate.recent_calls(now);
+            let Some(function) = function.upgrade().filter(|_| calls > 0) else {
+                return false;
+            };
             let route = function.route();
-            let has_line = |one: &&Arc<Endpoint>| ways.get(&one.serial).is_some_and(|way| !way.lines.is_empty());
-            let (lined, bare): (Vec<_>, Vec<_>) = route.ready.iter().partition(has_line);
-            let open = bare.into_iter().filter(|one| one.name().is_some() && !one.reach.is_blocked_now());
-            let wanted = warmup::wanted(calls, lined.len(), open.clone().count());
+            let is_connected = |one: &&Arc<InstanceEndpoint>| {
+                by_endpoint
+                    .get(&one.serial)
+                    .is_some_and(|connections| !connections.connections.is_empty())
+            };
+            let (connected, unconnected): (Vec<_>, Vec<_>) =
+                route.ready.iter().partition(is_connected);
+            let open = unconnected
+                .into_iter()
+                .filter(|one| one.server_name().is_some() && !one.udp.is_blocked_now());
+            let wanted = warmup::connections_wanted(calls, connected.len(), open.clone().count());
             chosen.extend(open.take(wanted).cloned());
             true
         });
         chosen
     }
 
-    async fn dial(&self, endpoint: &Endpoint, limit: Duration) -> Result<Line, NoLine> {
-        let name = endpoint.name().ok_or_else(|| NoLine::Failed("the instance has no name".to_owned()))?;
-        let dialer = self.dialer(endpoint.addr).map_err(|error| NoLine::Failed(format!("no socket: {error}")))?;
-        dialer.dial(endpoint.addr, name, limit).await.map_err(|error| match error.is_silence() {
-            true => {
-                endpoint.reach.failed(millis(Instant::now()));
-                NoLine::Blocked
-            }
-            false => NoLine::Failed(error.to_string()),
-        })
+    async fn dial_endpoint(
+        &self,
+        endpoint: &InstanceEndpoint,
+        limit: Duration,
+    ) -> Result<CallerConnection, QuicUnavailable> {
+        let name = endpoint
+            .server_name()
+            .ok_or_else(|| QuicUnavailable::Failed("the instance has no name".to_owned()))?;
+        let dialer = self
+            .dialer_for(endpoint.addr)
+            .map_err(|error| QuicUnavailable::Failed(format!("no socket: {error}")))?;
+        dialer
+            .dial_worker(endpoint.addr, name, limit)
+            .await
+            .map_err(|error| match error.is_no_response() {
+                true => {
+                    endpoint.udp.note_failure(monotonic_millis(Instant::now()));
+                    QuicUnavailable::Blocked
+                }
+                false => QuicUnavailable::Failed(error.to_string()),
+            })
     }
 
     /// The thread's socket, as who calls now. It is made in the network namespace that the thread is in.
-    fn dialer(&self, to: SocketAddr) -> io::Result<Dialer> {
-        let caller = self.caller.as_ref().ok_or_else(|| io::Error::other("nobody to call as"))?.borrow().clone();
-        let mut kept = self.dialer.borrow_mut();
-        let dialer = match &*kept {
-            Some((_, dialer)) => caller.take_over(dialer),
-            None => caller.dialer(socket(to)?)?,
+    fn dialer_for(&self, to: SocketAddr) -> io::Result<Dialer> {
+        let caller = self
+            .caller
+            .as_ref()
+            .ok_or_else(|| io::Error::other("nobody to call as"))?
+            .borrow()
+            .clone();
+        let mut current = self.dialer.borrow_mut();
+        let dialer = match &*current {
+            Some((_, dialer)) => caller.rebind_dialer(dialer),
+            None => caller.open_dialer(bind_socket(to)?)?,
         };
-        *kept = Some((caller, dialer.clone()));
+        *current = Some((caller, dialer.clone()));
         Ok(dialer)
     }
 
     /// Waits until who calls was renewed, and tells `others`; lines of the old one take no new calls from then on.
-    pub(crate) async fn follow(&self, others: impl Fn(&Caller)) {
-        let Some(mut callers) = self.caller.clone() else { return };
+    pub(crate) async fn follow_caller(&self, notify: impl Fn(&CallerConfig)) {
+        let Some(mut callers) = self.caller.clone() else {
+            return;
+        };
         while callers.changed().await.is_ok() {
             let now = callers.borrow_and_update().clone();
-            others(&now);
-            let renewed = self.dialer.borrow().as_ref().is_some_and(|(before, _)| !before.is_same(&now));
+            notify(&now);
+            let renewed = self
+                .dialer
+                .borrow()
+                .as_ref()
+                .is_some_and(|(before, _)| !before.has_same_certificate(&now));
             if renewed {
-                self.ways.borrow_mut().values_mut().flat_map(|way| &mut way.lines).for_each(|kept| kept.old = true);
+                self.by_endpoint
+                    .borrow_mut()
+                    .values_mut()
+                    .flat_map(|connections| &mut connections.connections)
+                    .for_each(|pooled| pooled.is_retired = true);
             }
         }
     }
 
     /// Drops what is closed, unused since before `oldest`, or leads to an instance that is withdrawn; cuts what leads to one that is gone.
-    pub(crate) fn sweep(&self, oldest: u32) {
-        let mut ways = self.ways.borrow_mut();
-        if !ways.is_empty() {
+    pub(crate) fn sweep_idle(&self, oldest_tick: u32) {
+        let mut by_endpoint = self.by_endpoint.borrow_mut();
+        if !by_endpoint.is_empty() {
             let now = SystemTime::now();
-            ways.retain(|_, way| way.sweep(oldest, now));
+            by_endpoint.retain(|_, connections| connections.sweep_closed(oldest_tick, now));
         }
     }
 
-    fn with<T>(&self, endpoint: &Arc<Endpoint>, f: impl FnOnce(&mut Way) -> T) -> T {
-        f(self.ways.borrow_mut().entry(endpoint.serial).or_insert_with(|| Way::new(endpoint)))
+    fn with_endpoint<T>(
+        &self,
+        endpoint: &Arc<InstanceEndpoint>,
+        f: impl FnOnce(&mut EndpointConnections) -> T,
+    ) -> T {
+        f(self
+            .by_endpoint
+            .borrow_mut()
+            .entry(endpoint.serial)
+            .or_insert_with(|| EndpointConnections::new(endpoint)))
     }
 }
 
 /// A line, and whether it was opened for the one who asked.
-pub(crate) struct Found {
-    pub(crate) line: Line,
-    pub(crate) fresh: bool,
+pub(crate) struct AcquiredQuic {
+    pub(crate) connection: CallerConnection,
+    pub(crate) is_new: bool,
 }
 
-fn socket(to: SocketAddr) -> io::Result<UdpSocket> {
+fn bind_socket(to: SocketAddr) -> io::Result<UdpSocket> {
     match to {
         SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)),
         SocketAddr::V6(_) => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)),

@@ -8,152 +8,203 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use hyper::client::conn::{http1, http2};
-use nearpath_wire::client::ConnectError;
+use nearpath_wire::client::InstanceConnectError;
 use tokio::sync::Semaphore;
 
-use super::{Line, Tls};
-use crate::function::Endpoint;
-use crate::request::Upload;
+use super::{HttpConnection, TlsInfo};
+use crate::function::InstanceEndpoint;
+use crate::request::RequestUpload;
 
 /// Requests on one HTTP/2 connection before another is opened.
-const STREAMS: u32 = 100;
+const MAX_STREAMS: u32 = 100;
 /// Idle connections kept for one instance and thread.
-const MAX_IDLE: usize = 1024;
+const MAX_IDLE_CONNECTIONS: usize = 1024;
 
 /// What requests on a shared connection share besides.
-struct Channel {
-    tls: Option<Rc<Tls>>,
-    streams: Cell<u32>,
+struct SharedChannel {
+    tls: Option<Rc<TlsInfo>>,
+    stream_count: Cell<u32>,
 }
 
 /// One request on a shared connection.
-pub(crate) struct Stream(Rc<Channel>);
+pub(crate) struct SharedStream(Rc<SharedChannel>);
 
-impl Stream {
-    fn new(channel: &Rc<Channel>) -> Self {
-        channel.streams.set(channel.streams.get() + 1);
+impl SharedStream {
+    fn new(channel: &Rc<SharedChannel>) -> Self {
+        channel.stream_count.set(channel.stream_count.get() + 1);
         Self(channel.clone())
     }
 
-    pub(super) fn tls(&self) -> Option<&Tls> {
+    pub(super) fn tls_info(&self) -> Option<&TlsInfo> {
         self.0.tls.as_deref()
     }
 }
 
-impl Drop for Stream {
+impl Drop for SharedStream {
     fn drop(&mut self) {
-        self.0.streams.set(self.0.streams.get() - 1);
+        self.0.stream_count.set(self.0.stream_count.get() - 1);
     }
 }
 
-struct Idle {
-    sender: http1::SendRequest<Upload>,
-    tls: Option<Rc<Tls>>,
-    since: u32,
+struct IdleConnection {
+    sender: http1::SendRequest<RequestUpload>,
+    tls: Option<Rc<TlsInfo>>,
+    idle_since: u32,
 }
 
-struct Shared {
-    sender: http2::SendRequest<Upload>,
-    channel: Rc<Channel>,
+struct SharedConnection {
+    sender: http2::SendRequest<RequestUpload>,
+    channel: Rc<SharedChannel>,
 }
 
-impl Shared {
-    fn line(&self) -> Line {
-        Line::Http2 { sender: self.sender.clone(), stream: Stream::new(&self.channel) }
+impl SharedConnection {
+    fn open_stream(&self) -> HttpConnection {
+        HttpConnection::Http2 {
+            sender: self.sender.clone(),
+            stream: SharedStream::new(&self.channel),
+        }
     }
 }
 
-struct Pool {
-    endpoint: Arc<Endpoint>,
-    idle: Vec<Idle>,
-    shared: Vec<Shared>,
+struct EndpointPool {
+    endpoint: Arc<InstanceEndpoint>,
+    idle: Vec<IdleConnection>,
+    shared: Vec<SharedConnection>,
     dialing: Rc<Semaphore>,
 }
 
-impl Pool {
-    fn new(endpoint: &Arc<Endpoint>) -> Self {
+impl EndpointPool {
+    fn new(endpoint: &Arc<InstanceEndpoint>) -> Self {
         let dialing = Rc::new(Semaphore::new(1));
-        Self { endpoint: endpoint.clone(), idle: Vec::new(), shared: Vec::new(), dialing }
+        Self {
+            endpoint: endpoint.clone(),
+            idle: Vec::new(),
+            shared: Vec::new(),
+            dialing,
+        }
     }
 
-    fn shared_line(&self) -> Option<Line> {
-        let free = |one: &&Shared| one.channel.streams.get() < STREAMS && !one.sender.is_closed();
-        self.shared.iter().find(free).map(Shared::line)
+    fn find_shared(&self) -> Option<HttpConnection> {
+        let has_free_stream = |one: &&SharedConnection| {
+            one.channel.stream_count.get() < MAX_STREAMS && !one.sender.is_closed()
+        };
+        self.shared
+            .iter()
+            .find(has_free_stream)
+            .map(SharedConnection::open_stream)
     }
 }
 
 /// See the module's text.
 #[derive(Default)]
-pub(super) struct Shelf(RefCell<HashMap<u64, Pool>>);
+pub(super) struct ConnectionSet(RefCell<HashMap<u64, EndpointPool>>);
 
-impl Shelf {
-    pub(super) fn take(&self, endpoint: &Endpoint, h2: bool) -> Option<Line> {
+impl ConnectionSet {
+    pub(super) fn take_connection(
+        &self,
+        endpoint: &InstanceEndpoint,
+        h2: bool,
+    ) -> Option<HttpConnection> {
         let mut pools = self.0.borrow_mut();
         let pool = pools.get_mut(&endpoint.serial)?;
         if h2 {
-            return pool.shared_line();
+            return pool.find_shared();
         }
         let last = pool.idle.iter().rposition(|idle| idle.sender.is_ready())?;
-        let Idle { sender, tls, .. } = pool.idle.remove(last);
-        Some(Line::Http1 { sender, tls })
+        let IdleConnection { sender, tls, .. } = pool.idle.remove(last);
+        Some(HttpConnection::Http1 { sender, tls })
     }
 
     /// Of many who need a shared connection at the same time one opens it.
-    pub(super) async fn share<F>(
+    pub(super) async fn share_connection<F>(
         &self,
-        endpoint: &Arc<Endpoint>,
+        endpoint: &Arc<InstanceEndpoint>,
         dial: impl FnOnce() -> F,
-    ) -> Result<Line, ConnectError>
+    ) -> Result<HttpConnection, InstanceConnectError>
     where
-        F: Future<Output = Result<(http2::SendRequest<Upload>, Option<Rc<Tls>>), ConnectError>>,
+        F: Future<
+            Output = Result<
+                (http2::SendRequest<RequestUpload>, Option<Rc<TlsInfo>>),
+                InstanceConnectError,
+            >,
+        >,
     {
-        let dialing = self.with(endpoint, |pool| pool.dialing.clone());
-        let _turn = dialing.acquire().await.expect("this semaphore is never closed");
-        if let Some(line) = self.with(endpoint, |pool| pool.shared_line()) {
-            return Ok(line);
+        let dialing = self.with_pool(endpoint, |pool| pool.dialing.clone());
+        let _turn = dialing
+            .acquire()
+            .await
+            .expect("this semaphore is never closed");
+        if let Some(connection) = self.with_pool(endpoint, |pool| pool.find_shared()) {
+            return Ok(connection);
         }
         let (sender, tls) = dial().await?;
-        let shared = Shared { sender, channel: Rc::new(Channel { tls, streams: Cell::new(0) }) };
-        let line = shared.line();
-        self.with(endpoint, |pool| pool.shared.push(shared));
-        Ok(line)
+        let shared = SharedConnection {
+            sender,
+            channel: Rc::new(SharedChannel {
+                tls,
+                stream_count: Cell::new(0),
+            }),
+        };
+        let connection = shared.open_stream();
+        self.with_pool(endpoint, |pool| pool.shared.push(shared));
+        Ok(connection)
     }
 
-    pub(super) fn put(
+    pub(super) fn put_idle(
         &self,
-        endpoint: &Arc<Endpoint>,
-        sender: http1::SendRequest<Upload>,
-        tls: Option<Rc<Tls>>,
-        since: u32,
+        endpoint: &Arc<InstanceEndpoint>,
+        sender: http1::SendRequest<RequestUpload>,
+        tls: Option<Rc<TlsInfo>>,
+        idle_since: u32,
     ) {
-        self.with(endpoint, |pool| {
-            if pool.idle.len() < MAX_IDLE {
-                pool.idle.push(Idle { sender, tls, since });
+        self.with_pool(endpoint, |pool| {
+            if pool.idle.len() < MAX_IDLE_CONNECTIONS {
+                pool.idle.push(IdleConnection {
+                    sender,
+                    tls,
+                    idle_since,
+                });
             }
         });
     }
 
-    pub(super) fn sweep(&self, oldest: u32, now: SystemTime) {
-        let good = |tls: &Option<Rc<Tls>>| tls.as_ref().is_none_or(|tls| !tls.peer.left(now).is_zero());
+    pub(super) fn sweep_idle(&self, oldest_tick: u32, now: SystemTime) {
+        let is_valid = |tls: &Option<Rc<TlsInfo>>| {
+            tls.as_ref()
+                .is_none_or(|tls| !tls.peer.remaining_validity(now).is_zero())
+        };
         self.0.borrow_mut().retain(|_, pool| {
-            if pool.endpoint.load().is_none() {
+            if pool.endpoint.request_count().is_none() {
                 return false; // requests in flight hold their own lines
             }
-            pool.idle.retain(|idle| !idle.sender.is_closed() && idle.since >= oldest && good(&idle.tls));
-            pool.shared.retain(|one| !one.sender.is_closed() && good(&one.channel.tls));
-            !pool.idle.is_empty() || !pool.shared.is_empty() || pool.dialing.available_permits() == 0
+            pool.idle.retain(|idle| {
+                !idle.sender.is_closed() && idle.idle_since >= oldest_tick && is_valid(&idle.tls)
+            });
+            pool.shared
+                .retain(|one| !one.sender.is_closed() && is_valid(&one.channel.tls));
+            !pool.idle.is_empty()
+                || !pool.shared.is_empty()
+                || pool.dialing.available_permits() == 0
         });
     }
 
     /// Requests in flight go on.
-    pub(super) fn clear(&self) {
+    pub(super) fn drop_all(&self) {
         for pool in self.0.borrow_mut().values_mut() {
             pool.idle.clear();
             pool.shared.clear();
         }
     }
 
-    fn with<T>(&self, endpoint: &Arc<Endpoint>, f: impl FnOnce(&mut Pool) -> T) -> T {
-        f(self.0.borrow_mut().entry(endpoint.serial).or_insert_with(|| Pool::new(endpoint)))
+    fn with_pool<T>(
+        &self,
+        endpoint: &Arc<InstanceEndpoint>,
+        f: impl FnOnce(&mut EndpointPool) -> T,
+    ) -> T {
+        f(self
+            .0
+            .borrow_mut()
+            .entry(endpoint.serial)
+            .or_insert_with(|| EndpointPool::new(endpoint)))
     }
 }

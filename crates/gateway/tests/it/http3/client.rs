@@ -16,100 +16,124 @@ use quinn_proto::crypto::rustls::QuicClientConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::house::{Answer, House};
+use crate::fixture::{CollectedResponse, TestGateway};
 
 /// See the module.
-pub(crate) struct Client {
+pub(crate) struct TestHttp3Client {
     pub(crate) endpoint: Endpoint,
     pub(crate) config: quinn::ClientConfig,
-    to: SocketAddr,
+    server_addr: SocketAddr,
 }
 
 /// A connection, over which HTTP/3 is spoken.
-pub(crate) struct Line {
+pub(crate) struct TestHttp3Connection {
     pub(crate) quic: quinn::Connection,
     pub(crate) requests: SendRequest<OpenStreams, Bytes>,
 }
 
-pub(crate) type Stream = RequestStream<BidiStream<Bytes>, Bytes>;
+pub(crate) type TestRequestStream = RequestStream<BidiStream<Bytes>, Bytes>;
 
-impl Client {
-    pub(crate) fn of(house: &House) -> Self {
+impl TestHttp3Client {
+    pub(crate) fn for_fixture(fixture: &TestGateway) -> Self {
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(house.certificate.as_bytes()).unwrap()).unwrap();
+        roots
+            .add(CertificateDer::from_pem_slice(fixture.certificate.as_bytes()).unwrap())
+            .unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider);
-        let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
+        let builder = builder
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap();
         let mut tls = builder.with_root_certificates(roots).with_no_client_auth();
         tls.alpn_protocols = vec![b"h3".to_vec()];
         tls.enable_early_data = true;
-        let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+        let mut config =
+            quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
         let mut transport = TransportConfig::default();
         transport.initial_rtt(Duration::from_millis(20));
         config.transport_config(Arc::new(transport));
-        Self { endpoint: endpoint(), config, to: house.secure }
+        Self {
+            endpoint: bind_endpoint(),
+            config,
+            server_addr: fixture.secure,
+        }
     }
 
-    pub(crate) fn connecting(&self) -> quinn::Connecting {
-        self.endpoint.connect_with(self.config.clone(), self.to, "localhost").unwrap()
+    pub(crate) fn start_connecting(&self) -> quinn::Connecting {
+        self.endpoint
+            .connect_with(self.config.clone(), self.server_addr, "localhost")
+            .unwrap()
     }
 
-    pub(crate) async fn connect(&self) -> Line {
-        Line::on(within(self.connecting()).await.unwrap()).await
+    pub(crate) async fn connect_http3(&self) -> TestHttp3Connection {
+        TestHttp3Connection::from_quic(within(self.start_connecting()).await.unwrap()).await
     }
 
     /// Whose requests go in the first flight. Needs a session.
-    pub(crate) async fn connect_early(&self) -> Line {
-        let (quic, _complete) = self.connecting().into_0rtt().unwrap_or_else(|_| panic!("there is no session"));
-        Line::on(quic).await
+    pub(crate) async fn connect_early(&self) -> TestHttp3Connection {
+        let (quic, _complete) = self
+            .start_connecting()
+            .into_0rtt()
+            .unwrap_or_else(|_| panic!("there is no session"));
+        TestHttp3Connection::from_quic(quic).await
     }
 
     /// Connects once, so that there is a session; its connection is over when this returns.
-    pub(crate) async fn learn(&self) {
-        let mut line = self.connect().await;
-        let answer = line.get("/function/echo").await;
+    pub(crate) async fn learn_session(&self) {
+        let mut connection = self.connect_http3().await;
+        let answer = connection.send_get("/function/echo").await;
         assert_eq!(answer.status, 200, "{answer:?}");
-        line.quic.close(0_u32.into(), b"");
+        connection.quic.close(0_u32.into(), b"");
         within(self.endpoint.wait_idle()).await;
     }
 }
 
-pub(crate) fn endpoint() -> Endpoint {
+pub(crate) fn bind_endpoint() -> Endpoint {
     Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap()
 }
 
-impl Line {
-    pub(crate) async fn on(quic: quinn::Connection) -> Self {
-        let (mut driver, requests) = within(h3::client::new(h3_quinn::Connection::new(quic.clone()))).await.unwrap();
+impl TestHttp3Connection {
+    pub(crate) async fn from_quic(quic: quinn::Connection) -> Self {
+        let (mut driver, requests) =
+            within(h3::client::new(h3_quinn::Connection::new(quic.clone())))
+                .await
+                .unwrap();
         tokio::spawn(async move { poll_fn(|cx| driver.poll_close(cx)).await });
         Self { quic, requests }
     }
 
-    pub(crate) async fn begin(&mut self, request: Request<()>) -> Stream {
+    pub(crate) async fn begin_request(&mut self, request: Request<()>) -> TestRequestStream {
         within(self.requests.send_request(request)).await.unwrap()
     }
 
-    pub(crate) async fn get(&mut self, path: &str) -> Answer {
-        self.ask(Request::get(url(path)).body(()).unwrap(), "").await
+    pub(crate) async fn send_get(&mut self, path: &str) -> CollectedResponse {
+        self.send_and_collect(Request::get(absolute_url(path)).body(()).unwrap(), "")
+            .await
     }
 
-    pub(crate) async fn ask(&mut self, request: Request<()>, body: impl Into<Bytes>) -> Answer {
-        let mut stream = self.begin(request).await;
+    pub(crate) async fn send_and_collect(
+        &mut self,
+        request: Request<()>,
+        body: impl Into<Bytes>,
+    ) -> CollectedResponse {
+        let mut stream = self.begin_request(request).await;
         let body = body.into();
         if !body.is_empty() {
             within(stream.send_data(body)).await.unwrap();
         }
         within(stream.finish()).await.unwrap();
-        finish(&mut stream).await.unwrap()
+        collect_response(&mut stream).await.unwrap()
     }
 }
 
-pub(crate) fn url(path: &str) -> String {
+pub(crate) fn absolute_url(path: &str) -> String {
     format!("https://localhost{path}")
 }
 
 /// Reads an answer to its end.
-pub(crate) async fn finish(stream: &mut Stream) -> Result<Answer, StreamError> {
+pub(crate) async fn collect_response(
+    stream: &mut TestRequestStream,
+) -> Result<CollectedResponse, StreamError> {
     let head = within(stream.recv_response()).await?;
     let mut body = BytesMut::new();
     while let Some(mut data) = within(stream.recv_data()).await? {
@@ -117,5 +141,10 @@ pub(crate) async fn finish(stream: &mut Stream) -> Result<Answer, StreamError> {
     }
     let trailers: Option<HeaderMap> = within(stream.recv_trailers()).await?;
     let body = String::from_utf8(body.to_vec()).unwrap();
-    Ok(Answer { status: head.status().as_u16(), headers: head.headers().clone(), body, trailers })
+    Ok(CollectedResponse {
+        status: head.status().as_u16(),
+        headers: head.headers().clone(),
+        body,
+        trailers,
+    })
 }

@@ -1,7 +1,7 @@
 //! HTTP/3, as clients see it.
 
 mod client;
-mod early;
-mod guard;
-mod life;
+mod early_data;
+mod lifecycle;
+mod limits;
 mod requests;

@@ -8,62 +8,112 @@ use hyper::body::Incoming;
 use nearpath_testkit::{eventually, within};
 use tokio::sync::mpsc;
 
-use super::client::{Client, finish, url};
-use crate::house::{House, full, mirror, serving};
-use crate::streams::pieces;
+use super::client::{TestHttp3Client, absolute_url, collect_response};
+use crate::fixture::{TestGateway, full_body, start_instance, start_mirror};
+use crate::streams::body_channel;
 
 #[tokio::test]
 async fn a_function_is_called_as_over_any_other_protocol() {
-    let house = House::open();
-    house.echo(mirror().await);
-    let mut line = Client::of(&house).connect().await;
-    let answer = line.get("/function/echo/a?b=c").await;
+    let fixture = TestGateway::start();
+    fixture.publish_echo(start_mirror().await);
+    let mut connection = TestHttp3Client::for_fixture(&fixture).connect_http3().await;
+    let answer = connection.send_get("/function/echo/a?b=c").await;
     assert_eq!(answer.status, 200);
-    for seen in ["GET /a?b=c\n", "host: localhost\n", "x-forwarded-proto: https\n", "x-forwarded-for: 127.0.0.1\n"] {
+    for seen in [
+        "GET /a?b=c\n",
+        "host: localhost\n",
+        "x-forwarded-proto: https\n",
+        "x-forwarded-for: 127.0.0.1\n",
+    ] {
         assert!(answer.body.contains(seen), "{}", answer.body);
     }
     for name in ["x-call-id", "x-duration-seconds", "date", "content-length"] {
         assert!(!answer.header(name).is_empty(), "{name}: {answer:?}");
     }
-    assert!(!answer.body.contains("transfer-encoding"), "a GET has no body: {}", answer.body);
-    let delete = line.ask(Request::delete(url("/function/echo")).body(()).unwrap(), "").await;
-    assert!(delete.body.starts_with("DELETE /\n") && !delete.body.contains("transfer-encoding"), "{}", delete.body);
-    let post = Request::post(url("/function/echo")).header("content-length", "5").body(()).unwrap();
-    let answer = line.ask(post, "hello").await;
-    assert!(answer.body.contains("content-length: 5\n") && answer.body.ends_with("\n\nhello"), "{}", answer.body);
-    eventually("all are recorded", async || house.log.all().len() == 3).await;
-    assert_eq!(house.log.all()[2]["protocol"], "HTTP/3");
-    let metrics = house.metrics();
-    for counted in ["nearpath_http3_connections_total 1", "nearpath_http3_requests_total 3"] {
+    assert!(
+        !answer.body.contains("transfer-encoding"),
+        "a GET has no body: {}",
+        answer.body
+    );
+    let delete = connection
+        .send_and_collect(
+            Request::delete(absolute_url("/function/echo"))
+                .body(())
+                .unwrap(),
+            "",
+        )
+        .await;
+    assert!(
+        delete.body.starts_with("DELETE /\n") && !delete.body.contains("transfer-encoding"),
+        "{}",
+        delete.body
+    );
+    let post = Request::post(absolute_url("/function/echo"))
+        .header("content-length", "5")
+        .body(())
+        .unwrap();
+    let answer = connection.send_and_collect(post, "hello").await;
+    assert!(
+        answer.body.contains("content-length: 5\n") && answer.body.ends_with("\n\nhello"),
+        "{}",
+        answer.body
+    );
+    eventually("all are recorded", async || {
+        fixture.log.parse_lines().len() == 3
+    })
+    .await;
+    assert_eq!(fixture.log.parse_lines()[2]["protocol"], "HTTP/3");
+    let metrics = fixture.encode_metrics();
+    for counted in [
+        "nearpath_http3_connections_total 1",
+        "nearpath_http3_requests_total 3",
+    ] {
         assert!(metrics.contains(counted), "{metrics}");
     }
 }
 
 #[tokio::test]
 async fn refusals_and_the_administrators_side_answer_too() {
-    let house = House::open();
-    let mut line = Client::of(&house).connect().await;
-    let answer = line.get("/function/nobody").await;
+    let fixture = TestGateway::start();
+    let mut connection = TestHttp3Client::for_fixture(&fixture).connect_http3().await;
+    let answer = connection.send_get("/function/nobody").await;
     assert_eq!((answer.status, answer.reason()), (404, "no_function"));
-    assert_eq!(line.get("/healthz").await.body, "OK\n");
-    let put = Request::put(url("/system/functions")).body(()).unwrap();
-    assert_eq!(line.ask(put, "{}").await.body, "admin /system/functions");
-    let head = Request::head(url("/healthz")).body(()).unwrap();
-    let answer = line.ask(head, "").await;
+    assert_eq!(connection.send_get("/healthz").await.body, "OK\n");
+    let put = Request::put(absolute_url("/system/functions"))
+        .body(())
+        .unwrap();
+    assert_eq!(
+        connection.send_and_collect(put, "{}").await.body,
+        "admin /system/functions"
+    );
+    let head = Request::head(absolute_url("/healthz")).body(()).unwrap();
+    let answer = connection.send_and_collect(head, "").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, ""));
 }
 
 #[tokio::test]
 async fn large_bodies_flow_both_ways() {
-    let house = House::open();
-    house.echo(
-        serving(async |request: Request<Incoming>| {
-            Response::new(request.into_body().map_err(|_| unreachable!()).boxed_unsync())
+    let fixture = TestGateway::start();
+    fixture.publish_echo(
+        start_instance(async |request: Request<Incoming>| {
+            Response::new(
+                request
+                    .into_body()
+                    .map_err(|_| unreachable!())
+                    .boxed_unsync(),
+            )
         })
         .await,
     );
-    let mut line = Client::of(&house).connect().await;
-    let (mut send, mut receive) = line.begin(Request::post(url("/function/echo")).body(()).unwrap()).await.split();
+    let mut connection = TestHttp3Client::for_fixture(&fixture).connect_http3().await;
+    let (mut send, mut receive) = connection
+        .begin_request(
+            Request::post(absolute_url("/function/echo"))
+                .body(())
+                .unwrap(),
+        )
+        .await
+        .split();
     let piece = Bytes::from(vec![b'x'; 1 << 20]);
     let writing = tokio::spawn(async move {
         for _ in 0..16 {
@@ -83,39 +133,49 @@ async fn large_bodies_flow_both_ways() {
 #[tokio::test]
 async fn trailers_go_both_ways() {
     let (seen, mut trailers) = mpsc::unbounded_channel();
-    let at = serving(move |request: Request<Incoming>| {
+    let addr = start_instance(move |request: Request<Incoming>| {
         let seen = seen.clone();
         async move {
             let collected = request.into_body().collect().await.unwrap();
             seen.send(collected.trailers().cloned()).unwrap();
-            let (write, body) = pieces();
+            let (write, body) = body_channel();
             write.send(Frame::data(collected.to_bytes())).unwrap();
             let back = HeaderMap::from_iter([("x-sum".parse().unwrap(), "8".parse().unwrap())]);
             write.send(Frame::trailers(back)).unwrap();
-            Response::builder().header("trailer", "x-sum").body(body).unwrap()
+            Response::builder()
+                .header("trailer", "x-sum")
+                .body(body)
+                .unwrap()
         }
     })
     .await;
-    let house = House::open();
-    house.echo(at);
-    let mut line = Client::of(&house).connect().await;
-    let post = Request::post(url("/function/echo")).header("te", "trailers").header("trailer", "x-sum");
-    let mut stream = line.begin(post.body(()).unwrap()).await;
+    let fixture = TestGateway::start();
+    fixture.publish_echo(addr);
+    let mut connection = TestHttp3Client::for_fixture(&fixture).connect_http3().await;
+    let post = Request::post(absolute_url("/function/echo"))
+        .header("te", "trailers")
+        .header("trailer", "x-sum");
+    let mut stream = connection.begin_request(post.body(()).unwrap()).await;
     stream.send_data(Bytes::from_static(b"sum")).await.unwrap();
     let sent = HeaderMap::from_iter([("x-sum".parse().unwrap(), "7".parse().unwrap())]);
     stream.send_trailers(sent).await.unwrap();
     stream.finish().await.unwrap();
-    let answer = finish(&mut stream).await.unwrap();
+    let answer = collect_response(&mut stream).await.unwrap();
     assert_eq!(answer.body, "sum");
-    assert_eq!(within(trailers.recv()).await.unwrap().unwrap()["x-sum"], "7");
+    assert_eq!(
+        within(trailers.recv()).await.unwrap().unwrap()["x-sum"],
+        "7"
+    );
     assert_eq!(answer.trailers.unwrap()["x-sum"], "8");
 }
 
 #[tokio::test]
 async fn an_answer_that_breaks_off_does_not_look_complete() {
-    let at = serving(async |_| {
-        let (write, body) = pieces();
-        write.send(Frame::data(Bytes::from_static(b"half"))).unwrap();
+    let addr = start_instance(async |_| {
+        let (write, body) = body_channel();
+        write
+            .send(Frame::data(Bytes::from_static(b"half")))
+            .unwrap();
         tokio::spawn(async move {
             let _open = write;
             std::future::pending::<()>().await;
@@ -123,28 +183,40 @@ async fn an_answer_that_breaks_off_does_not_look_complete() {
         Response::new(body)
     })
     .await;
-    let house = House::open();
-    let policy = nearpath_types::Policy { total_timeout: crate::house::ms(300), ..Default::default() };
-    house.publish(&[("echo", policy, &[at])]);
-    let mut line = Client::of(&house).connect().await;
-    let mut stream = line.begin(Request::get(url("/function/echo")).body(()).unwrap()).await;
+    let fixture = TestGateway::start();
+    let policy = nearpath_types::FunctionPolicy {
+        total_timeout: crate::fixture::millis(300),
+        ..Default::default()
+    };
+    fixture.publish_functions(&[("echo", policy, &[addr])]);
+    let mut connection = TestHttp3Client::for_fixture(&fixture).connect_http3().await;
+    let mut stream = connection
+        .begin_request(
+            Request::get(absolute_url("/function/echo"))
+                .body(())
+                .unwrap(),
+        )
+        .await;
     stream.finish().await.unwrap();
-    let error = finish(&mut stream).await.unwrap_err();
-    assert!(error.to_string().contains("H3_REQUEST_CANCELLED"), "{error}");
+    let error = collect_response(&mut stream).await.unwrap_err();
+    assert!(
+        error.to_string().contains("H3_REQUEST_CANCELLED"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn a_client_that_gives_up_ends_the_functions_work() {
-    struct Dropped(mpsc::UnboundedSender<()>);
-    impl Drop for Dropped {
+    struct AbortNotifier(mpsc::UnboundedSender<()>);
+    impl Drop for AbortNotifier {
         fn drop(&mut self) {
             let _ = self.0.send(());
         }
     }
     let (began, mut begun) = mpsc::unbounded_channel();
     let (ended, mut end) = mpsc::unbounded_channel();
-    let at = serving(move |request: Request<Incoming>| {
-        let (began, guard) = (began.clone(), Dropped(ended.clone()));
+    let addr = start_instance(move |request: Request<Incoming>| {
+        let (began, guard) = (began.clone(), AbortNotifier(ended.clone()));
         async move {
             began.send(()).unwrap();
             // hyper sees only while it reads that nobody is there.
@@ -152,16 +224,20 @@ async fn a_client_that_gives_up_ends_the_functions_work() {
                 std::future::pending::<()>().await;
             }
             drop(guard);
-            Response::new(full(""))
+            Response::new(full_body(""))
         }
     })
     .await;
-    let house = House::open();
-    house.echo(at);
-    let mut line = Client::of(&house).connect().await;
+    let fixture = TestGateway::start();
+    fixture.publish_echo(addr);
+    let mut connection = TestHttp3Client::for_fixture(&fixture).connect_http3().await;
     for method in ["GET", "POST"] {
-        let request = Request::builder().method(method).uri(url("/function/echo")).body(()).unwrap();
-        let mut stream = line.begin(request).await;
+        let request = Request::builder()
+            .method(method)
+            .uri(absolute_url("/function/echo"))
+            .body(())
+            .unwrap();
+        let mut stream = connection.begin_request(request).await;
         if method == "GET" {
             stream.finish().await.unwrap();
         }
@@ -171,24 +247,45 @@ async fn a_client_that_gives_up_ends_the_functions_work() {
         drop(stream);
         within(end.recv()).await.unwrap();
     }
-    eventually("both are recorded", async || house.log.all().len() == 2).await;
-    assert!(house.log.all().iter().all(|line| line["reason"] == "caller_gone"), "{:?}", house.log.all());
-    assert_eq!(line.get("/healthz").await.status, 200, "the connection goes on");
+    eventually("both are recorded", async || {
+        fixture.log.parse_lines().len() == 2
+    })
+    .await;
+    assert!(
+        fixture
+            .log
+            .parse_lines()
+            .iter()
+            .all(|connection| connection["reason"] == "caller_gone"),
+        "{:?}",
+        fixture.log.parse_lines()
+    );
+    assert_eq!(
+        connection.send_get("/healthz").await.status,
+        200,
+        "the connection goes on"
+    );
 }
 
 #[tokio::test]
-async fn tls_says_where_http_3_is_and_plain_text_does_not() {
-    let house = House::open();
-    house.echo(mirror().await);
-    let wanted = format!("h3=\":{}\"; ma=86400", house.secure.port());
-    let mut stream = crate::tls::connect(&house, b"http/1.1").await;
+async fn tls_advertises_http_3_and_plain_text_does_not() {
+    let fixture = TestGateway::start();
+    fixture.publish_echo(start_mirror().await);
+    let wanted = format!("h3=\":{}\"; ma=86400", fixture.secure.port());
+    let mut stream = crate::tls::connect_tls(&fixture, b"http/1.1").await;
     let plain = b"GET /function/echo HTTP/1.1\r\nhost: a\r\n\r\n";
     let other = b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
-    tokio::io::AsyncWriteExt::write_all(&mut stream, &[&plain[..], other].concat()).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, &[&plain[..], other].concat())
+        .await
+        .unwrap();
     let mut text = Vec::new();
     let _ = within(tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut text)).await;
     let text = String::from_utf8(text).unwrap();
-    assert_eq!(text.matches(&format!("alt-svc: {wanted}\r\n")).count(), 2, "{text}");
-    let answer = house.get("/function/echo").await;
+    assert_eq!(
+        text.matches(&format!("alt-svc: {wanted}\r\n")).count(),
+        2,
+        "{text}"
+    );
+    let answer = fixture.send_get("/function/echo").await;
     assert_eq!((answer.status, answer.header("alt-svc")), (200, ""));
 }

@@ -8,7 +8,13 @@ const MAC_ADDRESSES: [u8; 12] = [2, 2, 2, 2, 2, 2, 6, 6, 6, 6, 6, 6];
 
 /// Builds an IPv4 packet with 20 zero octets of payload and a valid checksum.
 pub(crate) fn ipv4_packet(from: Eip, to: Eip, ttl: u8) -> Vec<u8> {
-    let mut frame = [&MAC_ADDRESSES[..], &[0x08, 0x00, 0x45, 0, 0, 40, 0x12, 0x34, 0x40, 0, ttl, 6, 0, 0]].concat();
+    let mut frame = [
+        &MAC_ADDRESSES[..],
+        &[
+            0x08, 0x00, 0x45, 0, 0, 40, 0x12, 0x34, 0x40, 0, ttl, 6, 0, 0,
+        ],
+    ]
+    .concat();
     frame.extend([from.0.octets(), to.0.octets()].concat());
     frame.extend([0; 20]);
     write_checksum(&mut frame);
@@ -24,7 +30,9 @@ pub(crate) fn write_checksum(frame: &mut [u8]) {
 
 /// Computes a checksum (RFC 1071); 0 for a header with a valid one.
 pub(crate) fn checksum(header: &[u8]) -> u16 {
-    let words = header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let words = header
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
     let sum: u32 = words.sum();
     let folded = (sum & 0xffff) + (sum >> 16);
     !((folded & 0xffff) + (folded >> 16)) as u16
@@ -32,7 +40,11 @@ pub(crate) fn checksum(header: &[u8]) -> u16 {
 
 /// Builds an ARP message of `from` (1: request, 2: reply).
 pub(crate) fn arp_message(operation: u8, from: Eip, about: Ipv4Addr) -> Vec<u8> {
-    let mut frame = [&MAC_ADDRESSES[..], &[0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, operation]].concat();
+    let mut frame = [
+        &MAC_ADDRESSES[..],
+        &[0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, operation],
+    ]
+    .concat();
     frame.extend([6; 6]);
     frame.extend(from.0.octets());
     frame.extend([0; 6]);
@@ -44,7 +56,9 @@ pub(crate) fn arp_message(operation: u8, from: Eip, about: Ipv4Addr) -> Vec<u8> 
 /// options.
 pub(crate) fn tcp_segment(from: Eip, to: Eip, flags: u8) -> Vec<u8> {
     let mut frame = ipv4_packet(from, to, 64);
-    let header = [0x11, 0x11, 0x22, 0x22, 1, 2, 3, 4, 0, 0, 0, 0, 0xa0, flags, 0xff, 0xff, 0, 0, 0, 0];
+    let header = [
+        0x11, 0x11, 0x22, 0x22, 1, 2, 3, 4, 0, 0, 0, 0, 0xa0, flags, 0xff, 0xff, 0, 0, 0, 0,
+    ];
     frame[34..].copy_from_slice(&header);
     frame.extend([1; 20]);
     frame[16..18].copy_from_slice(&60_u16.to_be_bytes());

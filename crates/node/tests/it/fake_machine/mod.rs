@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_node::machine::{
     InstanceMachine, InstanceProcess, InstanceSpec, ProcessExit, ProcessUsage, StartedInstance,
 };
 use nearpath_node::{Node, NodeConfig, SettleHook};
 use nearpath_types::{
-    Desired, DesiredFunction, FunctionRoute, FunctionSpec, InstanceId, InstanceState, Revision, Snapshot,
+    DesiredFunction, DesiredState, FunctionRoute, FunctionSpec, InstanceId, InstanceState,
+    Revision, RoutingSnapshot,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -75,17 +76,27 @@ impl FakeMachine {
 
     /// Changes the behaviour of later instances with this `script`.
     pub fn script(&self, name: &str, script: Script) {
-        self.0.scripts.lock().unwrap().insert(name.to_owned(), script);
+        self.0
+            .scripts
+            .lock()
+            .unwrap()
+            .insert(name.to_owned(), script);
     }
 
     fn record(&self, id: InstanceId, event: ProcessEvent) {
-        self.0.journal.send_modify(|journal| journal.push((Instant::now(), id, event)));
+        self.0
+            .journal
+            .send_modify(|journal| journal.push((Instant::now(), id, event)));
     }
 
     /// Returns times and instances of an event.
     pub fn times(&self, what: ProcessEvent) -> Vec<(Instant, InstanceId)> {
         let journal = self.0.journal.borrow();
-        journal.iter().filter(|(_, _, event)| *event == what).map(|(at, id, _)| (*at, *id)).collect()
+        journal
+            .iter()
+            .filter(|(_, _, event)| *event == what)
+            .map(|(at, id, _)| (*at, *id))
+            .collect()
     }
 
     pub fn count(&self, what: ProcessEvent) -> usize {
@@ -94,8 +105,9 @@ impl FakeMachine {
 
     pub async fn until(&self, what: ProcessEvent, count: usize) {
         let mut journal = self.0.journal.subscribe();
-        let enough =
-            |all: &Vec<(Instant, InstanceId, ProcessEvent)>| all.iter().filter(|e| e.2 == what).count() >= count;
+        let enough = |all: &Vec<(Instant, InstanceId, ProcessEvent)>| {
+            all.iter().filter(|e| e.2 == what).count() >= count
+        };
         tokio::time::timeout(Duration::from_secs(3_600), journal.wait_for(enough))
             .await
             .expect("the event happens")
@@ -116,7 +128,14 @@ impl FakeMachine {
 impl InstanceMachine for FakeMachine {
     fn launch_instance(&self, spec: &InstanceSpec) -> io::Result<StartedInstance> {
         let name = spec.environment.get("script").cloned().unwrap_or_default();
-        let script = self.0.scripts.lock().unwrap().get(&name).copied().unwrap_or(Script::Serve);
+        let script = self
+            .0
+            .scripts
+            .lock()
+            .unwrap()
+            .get(&name)
+            .copied()
+            .unwrap_or(Script::Serve);
         self.record(spec.id, ProcessEvent::Launched);
         self.0.blueprints.lock().unwrap().push(spec.clone());
         if script == Script::Refused {
@@ -127,7 +146,9 @@ impl InstanceMachine for FakeMachine {
         let (notes, mut note_writer) = io::pipe()?;
         let (_, identity) = UnixStream::pair()?; // never read
         match script {
-            Script::Serve | Script::Stubborn => note_writer.write_all(b"phase watchdog 1000\nready\n")?,
+            Script::Serve | Script::Stubborn => {
+                note_writer.write_all(b"phase watchdog 1000\nready\n")?
+            }
             Script::Crash => err.write_all(b"Traceback\nno module named cart\n")?,
             Script::Silent | Script::Refused => {}
         }
@@ -138,7 +159,11 @@ impl InstanceMachine for FakeMachine {
             pipes: Mutex::new(vec![err, note_writer]),
             machine: self.clone(),
         });
-        self.0.alive.lock().unwrap().insert(spec.id, process.clone());
+        self.0
+            .alive
+            .lock()
+            .unwrap()
+            .insert(spec.id, process.clone());
         if script == Script::Crash {
             process.end(ProcessExit::Code(1));
         }
@@ -166,7 +191,8 @@ impl InstanceMachine for FakeMachine {
 impl FakeProcess {
     fn end(&self, exit: ProcessExit) {
         self.pipes.lock().unwrap().clear();
-        self.exit.send_if_modified(|old| old.is_none() && old.replace(exit).is_none());
+        self.exit
+            .send_if_modified(|old| old.is_none() && old.replace(exit).is_none());
     }
 }
 
@@ -189,7 +215,10 @@ impl InstanceProcess for FakeProcess {
     }
 
     fn read_usage(&self) -> Option<ProcessUsage> {
-        Some(ProcessUsage { cpu_nanos: 500_000_000, memory_bytes: 1 << 20 })
+        Some(ProcessUsage {
+            cpu_nanos: 500_000_000,
+            memory_bytes: 1 << 20,
+        })
     }
 
     fn release_resources(&self) {
@@ -202,7 +231,7 @@ impl InstanceProcess for FakeProcess {
 pub struct NodeFixture {
     pub machine: FakeMachine,
     pub node: Node,
-    pub registry: Registry,
+    pub registry: MetricsRegistry,
     folder: tempfile::TempDir,
 }
 
@@ -210,21 +239,35 @@ impl NodeFixture {
     pub async fn new(settle: SettleHook) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("code")).unwrap();
-        let (machine, registry) = (FakeMachine::new(), Registry::default());
+        let (machine, registry) = (FakeMachine::new(), MetricsRegistry::default());
         let mut config = NodeConfig::new(folder.path().join("data"), "/unused".into());
         (config.settle, config.gateway_ip) = (settle, Ipv4Addr::new(10, 62, 0, 1));
-        let node = Node::start_on_machine(Arc::new(machine.clone()), config, &registry).await.unwrap();
-        Self { machine, node, registry, folder }
+        let node = Node::start_on_machine(Arc::new(machine.clone()), config, &registry)
+            .await
+            .unwrap();
+        Self {
+            machine,
+            node,
+            registry,
+            folder,
+        }
     }
 
     /// Returns a desired state of `echo` whose instances follow the script named `script`.
-    pub fn desired_echo(&self, revision: u64, replicas: u32, script: &str) -> Desired {
+    pub fn desired_echo(&self, revision: u64, replicas: u32, script: &str) -> DesiredState {
         let mut spec = FunctionSpec::named("echo".parse().unwrap());
         spec.image = format!("file://{}", self.code().display());
         spec.env_vars.insert("script".into(), script.into());
         let spec = Arc::new(spec);
-        let one = DesiredFunction { spec, revision: Revision(revision), replicas, secrets: BTreeMap::new() };
-        Desired { functions: vec![one] }
+        let one = DesiredFunction {
+            spec,
+            revision: Revision(revision),
+            replicas,
+            secrets: BTreeMap::new(),
+        };
+        DesiredState {
+            functions: vec![one],
+        }
     }
 
     /// Returns the folder of `echo`.
@@ -233,7 +276,7 @@ impl NodeFixture {
     }
 
     /// Waits for a snapshot that matches.
-    pub async fn until(&self, matches: impl Fn(&Snapshot) -> bool) -> Arc<Snapshot> {
+    pub async fn until(&self, matches: impl Fn(&RoutingSnapshot) -> bool) -> Arc<RoutingSnapshot> {
         let mut snapshots = self.node.watch_snapshots();
         let matching = snapshots.wait_for(|snapshot| matches(snapshot));
         tokio::time::timeout(Duration::from_secs(3_600), matching)
@@ -243,27 +286,40 @@ impl NodeFixture {
             .clone()
     }
 
-    pub async fn until_ready(&self, count: usize) -> Arc<Snapshot> {
-        self.until(|snapshot| ready_ids(snapshot).len() == count).await
+    pub async fn until_ready(&self, count: usize) -> Arc<RoutingSnapshot> {
+        self.until(|snapshot| ready_ids(snapshot).len() == count)
+            .await
     }
 
-    pub async fn until_only_ready(&self, count: usize) -> Arc<Snapshot> {
-        self.until(|snapshot| ready_ids(snapshot).len() == count && echo_route(snapshot).instances.len() == count).await
+    pub async fn until_only_ready(&self, count: usize) -> Arc<RoutingSnapshot> {
+        self.until(|snapshot| {
+            ready_ids(snapshot).len() == count && echo_route(snapshot).instances.len() == count
+        })
+        .await
     }
 
     /// Waits for the trouble that the controller sees.
     pub async fn trouble(&self) -> String {
         let mut observed = self.node.watch_observed();
-        let observed_functions = observed.wait_for(|all| all.iter().any(|one| one.trouble.is_some())).await.unwrap();
+        let observed_functions = observed
+            .wait_for(|all| all.iter().any(|one| one.trouble.is_some()))
+            .await
+            .unwrap();
         observed_functions[0].trouble.clone().unwrap()
     }
 }
 
-pub fn echo_route(snapshot: &Snapshot) -> &FunctionRoute {
+pub fn echo_route(snapshot: &RoutingSnapshot) -> &FunctionRoute {
     &snapshot.functions[0]
 }
 
-pub fn ready_ids(snapshot: &Snapshot) -> Vec<InstanceId> {
-    let instances = snapshot.functions.iter().flat_map(|function| &function.instances);
-    instances.filter(|one| one.state == InstanceState::Ready).map(|one| one.id).collect()
+pub fn ready_ids(snapshot: &RoutingSnapshot) -> Vec<InstanceId> {
+    let instances = snapshot
+        .functions
+        .iter()
+        .flat_map(|function| &function.instances);
+    instances
+        .filter(|one| one.state == InstanceState::Ready)
+        .map(|one| one.id)
+        .collect()
 }

@@ -3,62 +3,87 @@
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::control::sequence::Saying;
-use crate::message::{Parcel, SessionText, Word};
-use crate::migrate::Piece;
+use crate::control::sequence::SequenceMessage;
+use crate::message::{RelayedFrame, SessionIdHex, SessionMessage};
+use crate::migrate::StreamFrame;
 
 /// The way to a session's other side over the line.
-pub(in crate::control) struct Words {
-    pub(in crate::control) tell: Box<dyn Fn(Saying) + Send>,
+pub(in crate::control) struct ControlChannel {
+    pub(in crate::control) send: Box<dyn Fn(SequenceMessage) + Send>,
     /// The first piece, if it was said before there was a session: with the call.
-    pub(in crate::control) said: Option<Bytes>,
-    pub(in crate::control) told: mpsc::UnboundedReceiver<Saying>,
+    pub(in crate::control) hello: Option<Bytes>,
+    pub(in crate::control) incoming: mpsc::UnboundedReceiver<SequenceMessage>,
 }
 
 /// What is said of a session on a line.
 #[derive(Debug)]
-pub(in crate::control) enum Spoken {
-    Word(Word),
-    Parcel(Parcel),
+pub(in crate::control) enum SessionItem {
+    Message(SessionMessage),
+    Frame(RelayedFrame),
 }
 
-impl Spoken {
+impl SessionItem {
     /// What it takes to keep it.
-    pub(in crate::control) fn cost(&self) -> usize {
+    pub(in crate::control) fn buffer_cost(&self) -> usize {
         const EACH: usize = 256;
         EACH + match self {
-            Self::Word(_) => 0, // the rendezvous bounds them
-            Self::Parcel(parcel) => parcel.bytes.len(),
+            Self::Message(_) => 0, // the rendezvous bounds them
+            Self::Frame(parcel) => parcel.bytes.len(),
         }
     }
 
-    pub(in crate::control) fn of(saying: Saying, session: SessionText) -> Self {
-        match saying {
-            Saying::Piece { number: piece, has, piece: Piece::Bytes(bytes) } => {
-                Self::Parcel(Parcel { session, piece, has, bytes })
-            }
-            Saying::Piece { number: piece, has, piece: Piece::Word(text) } => {
-                Self::Word(Word::Text { piece, has, text })
-            }
-            Saying::Has(pieces) => Self::Word(Word::Has { pieces }),
+    pub(in crate::control) fn from_sequence(
+        message: SequenceMessage,
+        session: SessionIdHex,
+    ) -> Self {
+        match message {
+            SequenceMessage::Frame {
+                number: piece,
+                acknowledged: has,
+                frame: StreamFrame::Bytes(bytes),
+            } => Self::Frame(RelayedFrame {
+                session,
+                number: piece,
+                acknowledged: has,
+                bytes,
+            }),
+            SequenceMessage::Frame {
+                number: piece,
+                acknowledged: has,
+                frame: StreamFrame::Text(text),
+            } => Self::Message(SessionMessage::Text { piece, has, text }),
+            SequenceMessage::Ack(pieces) => Self::Message(SessionMessage::Has { pieces }),
         }
     }
 }
 
-impl TryFrom<Spoken> for Saying {
+impl TryFrom<SessionItem> for SequenceMessage {
     /// What is no piece.
-    type Error = Word;
+    type Error = SessionMessage;
 
-    fn try_from(spoken: Spoken) -> Result<Self, Word> {
-        match spoken {
-            Spoken::Parcel(Parcel { piece: number, has, bytes, .. }) => {
-                Ok(Self::Piece { number, has, piece: Piece::Bytes(bytes) })
-            }
-            Spoken::Word(Word::Text { piece: number, has, text }) => {
-                Ok(Self::Piece { number, has, piece: Piece::Word(text) })
-            }
-            Spoken::Word(Word::Has { pieces }) => Ok(Self::Has(pieces)),
-            Spoken::Word(other) => Err(other),
+    fn try_from(item: SessionItem) -> Result<Self, SessionMessage> {
+        match item {
+            SessionItem::Frame(RelayedFrame {
+                number,
+                acknowledged: has,
+                bytes,
+                ..
+            }) => Ok(Self::Frame {
+                number,
+                acknowledged: has,
+                frame: StreamFrame::Bytes(bytes),
+            }),
+            SessionItem::Message(SessionMessage::Text {
+                piece: number,
+                has,
+                text,
+            }) => Ok(Self::Frame {
+                number,
+                acknowledged: has,
+                frame: StreamFrame::Text(text),
+            }),
+            SessionItem::Message(SessionMessage::Has { pieces }) => Ok(Self::Ack(pieces)),
+            SessionItem::Message(other) => Err(other),
         }
     }
 }

@@ -9,69 +9,73 @@ use futures_util::stream::BoxStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::timers::Timer;
-use super::{Dial, Lasting, State};
+use super::timers::RelayTimer;
+use super::{RelayDial, RelayState, ResumableRelay};
 
 /// The search for a direct way.
-pub(in crate::control) struct Search {
+pub(in crate::control) struct SearchWatch {
     /// What becomes of it.
-    pub(in crate::control) prospects: BoxStream<'static, Prospect>,
+    pub(in crate::control) direct_status: BoxStream<'static, DirectStatus>,
     /// It is begun once the link turns out not to be short, and after so long; none: it has begun.
-    pub(in crate::control) begin: Option<(Arc<Notify>, Duration)>,
+    pub(in crate::control) trigger: Option<(Arc<Notify>, Duration)>,
 }
 
 /// What is known of the direct way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::control) enum Prospect {
+pub(in crate::control) enum DirectStatus {
     /// It is being looked for.
-    Looking,
+    Searching,
     /// It is there: both sides are about to move.
-    Direct,
+    Found,
     /// There is none.
-    Hopeless,
+    Unavailable,
 }
 
-impl<D: Dial> Lasting<D> {
+impl<D: RelayDial> ResumableRelay<D> {
     /// What has become of the direct way.
-    pub(super) fn look(&mut self, cx: &mut Context<'_>) {
-        while let Some(prospects) = &mut self.prospects
-            && let Poll::Ready(prospect) = prospects.poll_next_unpin(cx)
+    pub(super) fn poll_direct_status(&mut self, cx: &mut Context<'_>) {
+        while let Some(statuses) = &mut self.direct_status
+            && let Poll::Ready(prospect) = statuses.poll_next_unpin(cx)
         {
             match prospect {
-                Some(Prospect::Looking) => self.searched(),
-                Some(Prospect::Direct) => self.found(),
-                Some(Prospect::Hopeless) => self.need(),
-                None => self.prospects = None,
+                Some(DirectStatus::Searching) => self.on_search_started(),
+                Some(DirectStatus::Found) => self.on_direct_found(),
+                Some(DirectStatus::Unavailable) => self.request_relay(),
+                None => self.direct_status = None,
             }
         }
     }
 
     /// A direct way is looked for: the peer began, or this side.
-    fn searched(&mut self) {
-        self.timers.clear(Timer::Short);
-        if self.may_need() {
-            let head_start = self.times.head_start;
-            self.timers.set_once(Timer::HeadStart, || Instant::now() + head_start);
+    fn on_search_started(&mut self) {
+        self.timers.clear(RelayTimer::ShortLink);
+        if self.may_need_relay() {
+            let head_start = self.timeouts.head_start;
+            self.timers
+                .set_once(RelayTimer::HeadStart, || Instant::now() + head_start);
         }
     }
 
     /// The two say on the line that they move; or what it has lost goes over the relay.
-    fn found(&mut self) {
-        self.timers.clear(Timer::Short);
-        if self.may_need() {
-            self.timers.set(Timer::HeadStart, Instant::now() + self.times.heard);
+    fn on_direct_found(&mut self) {
+        self.timers.clear(RelayTimer::ShortLink);
+        if self.may_need_relay() {
+            self.timers.set(
+                RelayTimer::HeadStart,
+                Instant::now() + self.timeouts.ack_timeout,
+            );
         }
     }
 
-    fn may_need(&self) -> bool {
-        matches!(self.relay, State::Unneeded) && !self.closing
+    fn may_need_relay(&self) -> bool {
+        matches!(self.state, RelayState::Unneeded) && !self.closing
     }
 
     /// The link is not short: a direct way is worth looking for.
-    pub(super) fn search(&mut self) {
-        self.timers.clear(Timer::Short);
-        if let Some(begin) = self.begin.take() {
-            begin.notify_one();
+    pub(super) fn start_search(&mut self) {
+        self.timers.clear(RelayTimer::ShortLink);
+        if let Some(trigger) = self.search_trigger.take() {
+            trigger.notify_one();
         }
     }
 }

@@ -9,45 +9,48 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::control::sequence::Saying;
-use crate::migrate::{Arrivals, Direct, Local, Piece, Place, Relay, Way, local};
+use crate::control::sequence::SequenceMessage;
+use crate::migrate::{
+    DirectConnection, DirectConnections, MemoryRelay, MigratingStream, RelayConnection,
+    StreamFrame, StreamPath, memory_relays,
+};
 
 /// A connection to the relay that can be cut.
-struct Cable {
-    end: Local,
-    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
+struct CuttableRelay {
+    end: MemoryRelay,
+    cut_signal: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl Cable {
-    fn is_cut(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.cut.poll_unpin(cx).is_ready() {
-            self.cut = Box::pin(std::future::ready(()));
+impl CuttableRelay {
+    fn check_cut(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.cut_signal.poll_unpin(cx).is_ready() {
+            self.cut_signal = Box::pin(std::future::ready(()));
             return Err(io::Error::new(io::ErrorKind::ConnectionReset, "cut"));
         }
         Ok(())
     }
 }
 
-impl Stream for Cable {
-    type Item = io::Result<Piece>;
+impl Stream for CuttableRelay {
+    type Item = io::Result<StreamFrame>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Err(error) = self.is_cut(cx) {
+        if let Err(error) = self.check_cut(cx) {
             return Poll::Ready(Some(Err(error)));
         }
         self.end.poll_next_unpin(cx)
     }
 }
 
-impl Sink<Piece> for Cable {
+impl Sink<StreamFrame> for CuttableRelay {
     type Error = io::Error;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.is_cut(cx)?;
+        self.check_cut(cx)?;
         self.end.poll_ready_unpin(cx)
     }
 
-    fn start_send(mut self: Pin<&mut Self>, piece: Piece) -> io::Result<()> {
+    fn start_send(mut self: Pin<&mut Self>, piece: StreamFrame) -> io::Result<()> {
         self.end.start_send_unpin(piece)
     }
 
@@ -60,79 +63,85 @@ impl Sink<Piece> for Cable {
     }
 }
 
-impl Relay for Cable {}
+impl RelayConnection for CuttableRelay {}
 
 /// What both ends dial.
 #[derive(Default)]
-struct Inner {
+struct ExchangeModel {
     /// How often each end has.
-    dialled: [usize; 2],
-    waiting: [Option<oneshot::Sender<Result<Cable, Cut>>>; 2],
+    dial_counts: [usize; 2],
+    waiting: [Option<oneshot::Sender<Result<CuttableRelay, RelayFailure>>>; 2],
     /// Cuts what is joined.
     cuts: Vec<watch::Sender<bool>>,
     /// Nobody gets through.
     down: bool,
     /// Nor ever will.
-    refuses: bool,
+    refuses_dials: bool,
 }
 
 #[derive(Clone, Default)]
-struct Exchange(Arc<Mutex<Inner>>);
+struct ModelExchange(Arc<Mutex<ExchangeModel>>);
 
-struct Dialler {
-    exchange: Exchange,
+struct ModelDialer {
+    exchange: ModelExchange,
     at: usize,
 }
 
-impl Exchange {
-    fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
+impl ModelExchange {
+    fn with_model<T>(&self, f: impl FnOnce(&mut ExchangeModel) -> T) -> T {
         f(&mut self.0.lock().unwrap())
     }
 
-    fn dialled(&self) -> [usize; 2] {
-        self.with(|inner| inner.dialled)
+    fn dial_counts(&self) -> [usize; 2] {
+        self.with_model(|inner| inner.dial_counts)
     }
 
-    fn cut(&self) {
-        for cut in self.with(|inner| std::mem::take(&mut inner.cuts)) {
+    fn cut_all(&self) {
+        for cut in self.with_model(|inner| std::mem::take(&mut inner.cuts)) {
             cut.send_replace(true);
         }
     }
 
     fn set_down(&self, down: bool) {
-        self.with(|inner| {
+        self.with_model(|inner| {
             inner.down = down;
             inner.waiting = [None, None];
         });
         if down {
-            self.cut();
+            self.cut_all();
         }
     }
 }
 
-fn refused() -> Cut {
-    Cut { error: io::Error::new(io::ErrorKind::ConnectionRefused, "nobody is there"), is_final: false }
+fn refused_dial() -> RelayFailure {
+    RelayFailure {
+        error: io::Error::new(io::ErrorKind::ConnectionRefused, "nobody is there"),
+        is_final: false,
+    }
 }
 
-impl Dial for Dialler {
-    type Relay = Cable;
+impl RelayDial for ModelDialer {
+    type Relay = CuttableRelay;
 
-    fn dial(&mut self) -> Dialling<Cable> {
+    fn dial(&mut self) -> RelayDialFuture<CuttableRelay> {
         let at = self.at;
-        let dialled = self.exchange.with(|inner| {
-            inner.dialled[at] += 1;
-            if inner.refuses {
-                return Err(Cut { error: io::Error::other("no pass"), is_final: true });
+        let dialed = self.exchange.with_model(|inner| {
+            inner.dial_counts[at] += 1;
+            if inner.refuses_dials {
+                return Err(RelayFailure {
+                    error: io::Error::other("no pass"),
+                    is_final: true,
+                });
             }
             if inner.down {
-                return Err(refused());
+                return Err(refused_dial());
             }
             let (mine, joined) = oneshot::channel();
             inner.waiting[at] = Some(mine);
             if inner.waiting.iter().all(Option::is_some) {
                 let (cut, is_cut) = watch::channel(false);
                 inner.cuts.push(cut);
-                let (near, far) = local(8);
+                let (near, far) = memory_relays(8);
                 for (waiting, end) in inner.waiting.iter_mut().zip([near, far]) {
                     let mut is_cut = is_cut.clone();
                     let cut = Box::pin(async move {
@@ -140,90 +149,133 @@ impl Dial for Dialler {
                             std::future::pending().await
                         }
                     });
-                    let _ = waiting.take().unwrap().send(Ok(Cable { end, cut }));
+                    let _ = waiting.take().unwrap().send(Ok(CuttableRelay {
+                        end,
+                        cut_signal: cut,
+                    }));
                 }
             }
             Ok(joined)
         });
-        Box::pin(async move { dialled?.await.unwrap_or_else(|_| Err(refused())) })
+        Box::pin(async move { dialed?.await.unwrap_or_else(|_| Err(refused_dial())) })
     }
 }
 
 /// Both ends of a way.
-struct Ends {
-    ways: [Way; 2],
-    exchange: Exchange,
-    prospects: [mpsc::UnboundedSender<Prospect>; 2],
-    arrivals: [mpsc::UnboundedSender<io::Result<Box<dyn Direct>>>; 2],
+struct StreamEnds {
+    streams: [MigratingStream; 2],
+    exchange: ModelExchange,
+    status_senders: [mpsc::UnboundedSender<DirectStatus>; 2],
+    connection_senders: [mpsc::UnboundedSender<io::Result<Box<dyn DirectConnection>>>; 2],
     /// What went over the line.
-    said: Arc<Mutex<Vec<Saying>>>,
+    control_messages: Arc<Mutex<Vec<SequenceMessage>>>,
     /// What begins their searches.
-    searches: [Arc<Notify>; 2],
+    search_triggers: [Arc<Notify>; 2],
 }
 
 /// How the line is.
 #[derive(Clone, Copy, PartialEq)]
-enum Hears {
-    All,
-    Nothing,
+enum ControlLoss {
+    None,
+    Everything,
     /// Of each side so much.
-    First(usize),
+    AfterFirst(usize),
 }
 
-fn ends(hears: Hears, settings: Times) -> Ends {
-    ends_that_look(hears, settings, None)
+fn stream_ends(loss: ControlLoss, timeouts: RelayTimeouts) -> StreamEnds {
+    stream_ends_with_search(loss, timeouts, None)
 }
 
 /// `after`: they look for a direct way when it is worth it; not from the beginning.
-fn ends_that_look(hears: Hears, settings: Times, after: Option<Duration>) -> Ends {
+fn stream_ends_with_search(
+    loss: ControlLoss,
+    timeouts: RelayTimeouts,
+    after: Option<Duration>,
+) -> StreamEnds {
     let searches = [(); 2].map(|()| Arc::new(Notify::new()));
     let ((a, from_a), (b, from_b)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-    let (exchange, said) = (Exchange::default(), Arc::default());
-    let end = |at, to: mpsc::UnboundedSender<Saying>, told| {
-        let (all, count) = (Arc::clone(&said), std::sync::atomic::AtomicUsize::new(0));
-        let tell = Box::new(move |saying: Saying| {
+    let (exchange, messages) = (ModelExchange::default(), Arc::default());
+    let end = |at, to: mpsc::UnboundedSender<SequenceMessage>, incoming| {
+        let (all, count) = (
+            Arc::clone(&messages),
+            std::sync::atomic::AtomicUsize::new(0),
+        );
+        let send = Box::new(move |message: SequenceMessage| {
             let before = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let all: &Mutex<Vec<Saying>> = &all;
-            all.lock().unwrap().push(saying.clone());
-            let heard = match hears {
-                Hears::All => true,
-                Hears::Nothing => false,
-                Hears::First(most) => before < most,
+            let all: &Mutex<Vec<SequenceMessage>> = &all;
+            all.lock().unwrap().push(message.clone());
+            let delivered = match loss {
+                ControlLoss::None => true,
+                ControlLoss::Everything => false,
+                ControlLoss::AfterFirst(most) => before < most,
             };
-            if heard {
-                let _ = to.send(saying); // nobody may listen any more
+            if delivered {
+                let _ = to.send(message); // nobody may listen any more
             }
         });
-        let (prospects, hoped) = mpsc::unbounded_channel();
-        let hoped = stream::unfold(hoped, |mut hoped| async { Some((hoped.recv().await?, hoped)) }).boxed();
-        let dial = Dialler { exchange: exchange.clone(), at };
+        let (status_sender, statuses) = mpsc::unbounded_channel();
+        let statuses = stream::unfold(statuses, |mut hoped| async {
+            Some((hoped.recv().await?, hoped))
+        })
+        .boxed();
+        let dial = ModelDialer {
+            exchange: exchange.clone(),
+            at,
+        };
         let begin = after.map(|after| (Arc::clone(&searches[at]), after));
-        let search = Search { prospects: hoped, begin };
-        let lasting = Lasting::new(dial, Words { tell, said: None, told }, search, settings);
-        let (arrive, arrivals): (_, Arrivals) = mpsc::unbounded_channel();
-        (Way::on_relay(at == 0, Box::new(lasting), arrivals), prospects, arrive)
+        let search = SearchWatch {
+            direct_status: statuses,
+            trigger: begin,
+        };
+        let relay = ResumableRelay::new(
+            dial,
+            ControlChannel {
+                send,
+                hello: None,
+                incoming,
+            },
+            search,
+            timeouts,
+        );
+        let (connection_sender, connections): (_, DirectConnections) = mpsc::unbounded_channel();
+        (
+            MigratingStream::on_relay(at == 0, Box::new(relay), connections),
+            status_sender,
+            connection_sender,
+        )
     };
     let (near, far) = (end(0, a, from_b), end(1, b, from_a));
-    Ends { ways: [near.0, far.0], prospects: [near.1, far.1], arrivals: [near.2, far.2], exchange, said, searches }
+    StreamEnds {
+        streams: [near.0, far.0],
+        status_senders: [near.1, far.1],
+        connection_senders: [near.2, far.2],
+        exchange,
+        control_messages: messages,
+        search_triggers: searches,
+    }
 }
 
-fn patient() -> Times {
-    Times { head_start: Duration::from_secs(5), heard: Duration::from_secs(5), patience: Duration::from_secs(60) }
+fn long_timeouts() -> RelayTimeouts {
+    RelayTimeouts {
+        head_start: Duration::from_secs(5),
+        ack_timeout: Duration::from_secs(5),
+        resume_timeout: Duration::from_secs(60),
+    }
 }
 
 /// A link that is there for longer is no short one.
-const LASTS: Duration = Duration::from_secs(10);
+const LINK_AGE: Duration = Duration::from_secs(10);
 
 /// Whose searches were begun.
-fn begun(searches: &[Arc<Notify>; 2]) -> [bool; 2] {
+fn started_searches(searches: &[Arc<Notify>; 2]) -> [bool; 2] {
     [0, 1].map(|side| searches[side].notified().now_or_never().is_some())
 }
 
 /// Both sides are there until it has come.
-async fn say(from: &mut Way, to: &mut Way, what: &[u8]) {
-    let mut came = vec![0; what.len()];
+async fn send_and_read(from: &mut MigratingStream, to: &mut MigratingStream, bytes: &[u8]) {
+    let mut received = vec![0; bytes.len()];
     let writes = async {
-        from.write_all(what).await.unwrap();
+        from.write_all(bytes).await.unwrap();
         poll_fn::<(), _>(|cx| match Pin::new(&mut *from).poll_flush(cx) {
             Poll::Ready(Err(error)) => panic!("{error}"),
             _ => Poll::Pending,
@@ -232,171 +284,230 @@ async fn say(from: &mut Way, to: &mut Way, what: &[u8]) {
     };
     tokio::select! {
         () = writes => {}
-        read = to.read_exact(&mut came) => drop(read.unwrap()),
+        read = to.read_exact(&mut received) => drop(read.unwrap()),
     }
-    assert!(came == what, "something else came");
+    assert!(received == bytes, "something else came");
 }
 
-fn text(len: usize) -> Vec<u8> {
+fn pattern_bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8).collect()
 }
 
-impl Ends {
-    fn direct(&self) {
+impl StreamEnds {
+    fn connect_directly(&self) {
         let (near, far): (DuplexStream, DuplexStream) = tokio::io::duplex(1 << 16);
-        for (arrivals, end) in self.arrivals.iter().zip([near, far]) {
+        for (arrivals, end) in self.connection_senders.iter().zip([near, far]) {
             arrivals.send(Ok(Box::new(end))).unwrap();
         }
         // Who is on the relay does not listen.
-        for prospects in &self.prospects {
-            let _ = prospects.send(Prospect::Direct);
+        for status_sender in &self.status_senders {
+            let _ = status_sender.send(DirectStatus::Found);
         }
     }
 }
 
 /// Shake hands, say something, move, end: nobody asks for the relay; nothing is left to do for it later either.
 #[tokio::test(start_paused = true)]
-async fn a_way_that_moves_soon_needs_no_relay() {
-    let mut ends = ends(Hears::All, patient());
-    let [near, far] = &mut ends.ways;
-    say(near, far, b"hello").await;
-    say(far, near, &text(3000)).await;
-    say(near, far, b"first").await;
-    let places = [near.places(), far.places()];
-    ends.direct();
-    let [near, far] = &mut ends.ways;
-    say(near, far, &text(200_000)).await;
-    say(far, near, &text(200_000)).await;
-    assert!(places.iter().all(|places| places.borrow().out == Place::Direct));
+async fn a_stream_that_moves_soon_opens_no_relay() {
+    let mut ends = stream_ends(ControlLoss::None, long_timeouts());
+    let [near, far] = &mut ends.streams;
+    send_and_read(near, far, b"hello").await;
+    send_and_read(far, near, &pattern_bytes(3000)).await;
+    send_and_read(near, far, b"first").await;
+    let paths = [near.paths(), far.paths()];
+    ends.connect_directly();
+    let [near, far] = &mut ends.streams;
+    send_and_read(near, far, &pattern_bytes(200_000)).await;
+    send_and_read(far, near, &pattern_bytes(200_000)).await;
+    assert!(
+        paths
+            .iter()
+            .all(|places| places.borrow().outgoing == StreamPath::Direct)
+    );
     sleep(Duration::from_secs(300)).await;
-    assert_eq!(ends.exchange.dialled(), [0, 0]);
-    assert!(ends.said.lock().unwrap().len() < 20);
+    assert_eq!(ends.exchange.dial_counts(), [0, 0]);
+    assert!(ends.control_messages.lock().unwrap().len() < 20);
     // Both have closed: what they had for the line is gone, and with it the session.
-    assert!(ends.prospects.iter().all(mpsc::UnboundedSender::is_closed));
+    assert!(
+        ends.status_senders
+            .iter()
+            .all(mpsc::UnboundedSender::is_closed)
+    );
 }
 
 /// The control: without a direct way it is asked for when the head start is over, and not before.
 #[tokio::test(start_paused = true)]
-async fn a_way_that_does_not_move_takes_the_relay() {
-    let mut ends = ends(Hears::All, patient());
+async fn a_stream_that_does_not_move_opens_the_relay() {
+    let mut ends = stream_ends(ControlLoss::None, long_timeouts());
     let exchange = ends.exchange.clone();
-    let [near, far] = &mut ends.ways;
-    say(near, far, b"hello").await;
-    let all = text(500_000);
-    let both = async { say(near, far, &all).await };
+    let [near, far] = &mut ends.streams;
+    send_and_read(near, far, b"hello").await;
+    let all = pattern_bytes(500_000);
+    let both = async { send_and_read(near, far, &all).await };
     tokio::pin!(both);
-    assert!(timeout(Duration::from_millis(4900), &mut both).await.is_err(), "16 KiB and no more");
-    assert_eq!(exchange.dialled(), [0, 0]);
+    assert!(
+        timeout(Duration::from_millis(4900), &mut both)
+            .await
+            .is_err(),
+        "16 KiB and no more"
+    );
+    assert_eq!(exchange.dial_counts(), [0, 0]);
     both.await;
-    assert_eq!(exchange.dialled(), [1, 1]);
+    assert_eq!(exchange.dial_counts(), [1, 1]);
 }
 
 /// Both say what fits the line, and close: nobody looks for a direct way, and nobody asks for the relay.
 #[tokio::test(start_paused = true)]
-async fn a_short_link_looks_for_nothing() {
-    let mut ends = ends_that_look(Hears::All, patient(), Some(LASTS));
-    let [near, far] = &mut ends.ways;
-    say(near, far, &text(100_000)).await;
-    say(far, near, &text(100_000)).await;
-    let [near, far] = ends.ways;
+async fn a_short_link_starts_no_search() {
+    let mut ends = stream_ends_with_search(ControlLoss::None, long_timeouts(), Some(LINK_AGE));
+    let [near, far] = &mut ends.streams;
+    send_and_read(near, far, &pattern_bytes(100_000)).await;
+    send_and_read(far, near, &pattern_bytes(100_000)).await;
+    let [near, far] = ends.streams;
     tokio::try_join!(near.close(), far.close()).unwrap();
-    sleep(LASTS * 2).await;
-    assert_eq!((ends.exchange.dialled(), begun(&ends.searches)), ([0, 0], [false, false]));
+    sleep(LINK_AGE * 2).await;
+    assert_eq!(
+        (
+            ends.exchange.dial_counts(),
+            started_searches(&ends.search_triggers)
+        ),
+        ([0, 0], [false, false])
+    );
 }
 
 /// The one that writes looks, while half of what the line takes is left.
 #[tokio::test(start_paused = true)]
-async fn a_link_that_carries_more_looks_for_a_direct_way() {
-    let mut ends = ends_that_look(Hears::All, patient(), Some(LASTS));
-    let [near, far] = &mut ends.ways;
-    say(near, far, &text(140_000)).await;
-    assert_eq!((ends.exchange.dialled(), begun(&ends.searches)), ([0, 0], [true, false]));
+async fn a_link_that_carries_more_starts_a_search() {
+    let mut ends = stream_ends_with_search(ControlLoss::None, long_timeouts(), Some(LINK_AGE));
+    let [near, far] = &mut ends.streams;
+    send_and_read(near, far, &pattern_bytes(140_000)).await;
+    assert_eq!(
+        (
+            ends.exchange.dial_counts(),
+            started_searches(&ends.search_triggers)
+        ),
+        ([0, 0], [true, false])
+    );
     // Both search now: the relay waits until they have had their head start.
-    ends.prospects.iter().for_each(|prospects| prospects.send(Prospect::Looking).unwrap());
-    let [near, far] = &mut ends.ways;
-    say(near, far, &text(100_000)).await;
-    let all = text(500_000);
-    let rest = async { say(near, far, &all).await };
+    ends.status_senders
+        .iter()
+        .for_each(|prospects| prospects.send(DirectStatus::Searching).unwrap());
+    let [near, far] = &mut ends.streams;
+    send_and_read(near, far, &pattern_bytes(100_000)).await;
+    let all = pattern_bytes(500_000);
+    let rest = async { send_and_read(near, far, &all).await };
     tokio::pin!(rest);
-    assert!(timeout(Duration::from_millis(4900), &mut rest).await.is_err(), "256 KiB and no more");
-    assert_eq!(ends.exchange.dialled(), [0, 0]);
+    assert!(
+        timeout(Duration::from_millis(4900), &mut rest)
+            .await
+            .is_err(),
+        "256 KiB and no more"
+    );
+    assert_eq!(ends.exchange.dial_counts(), [0, 0]);
     rest.await;
-    assert_eq!(ends.exchange.dialled(), [1, 1]);
+    assert_eq!(ends.exchange.dial_counts(), [1, 1]);
 }
 
 /// Who looks at it late does not see that a direct way was looked for, only that it is there.
 #[tokio::test(start_paused = true)]
-async fn a_link_that_hears_late_of_its_direct_way_takes_the_relay_for_what_the_line_lost() {
-    let mut ends = ends_that_look(Hears::First(2), patient(), Some(LASTS));
-    let [near, far] = &mut ends.ways;
-    say(near, far, &text(40_000)).await;
-    ends.direct();
-    let [near, far] = &mut ends.ways;
-    say(near, far, &text(200_000)).await;
-    say(far, near, &text(200_000)).await;
-    assert_eq!(ends.exchange.dialled(), [1, 1]);
+async fn frames_lost_on_the_control_connection_go_over_the_relay_before_a_late_move() {
+    let mut ends =
+        stream_ends_with_search(ControlLoss::AfterFirst(2), long_timeouts(), Some(LINK_AGE));
+    let [near, far] = &mut ends.streams;
+    send_and_read(near, far, &pattern_bytes(40_000)).await;
+    ends.connect_directly();
+    let [near, far] = &mut ends.streams;
+    send_and_read(near, far, &pattern_bytes(200_000)).await;
+    send_and_read(far, near, &pattern_bytes(200_000)).await;
+    assert_eq!(ends.exchange.dial_counts(), [1, 1]);
 }
 
 /// However little it carries.
 #[tokio::test(start_paused = true)]
-async fn a_link_that_lasts_looks_for_a_direct_way() {
-    let mut ends = ends_that_look(Hears::All, patient(), Some(LASTS));
-    let [near, far] = &mut ends.ways;
-    say(near, far, b"hello").await;
+async fn a_long_lived_link_starts_a_search() {
+    let mut ends = stream_ends_with_search(ControlLoss::None, long_timeouts(), Some(LINK_AGE));
+    let [near, far] = &mut ends.streams;
+    send_and_read(near, far, b"hello").await;
     let mut byte = [0];
     let waits = async { tokio::join!(near.read(&mut byte), far.write_all(&[])) };
-    let _ = timeout(LASTS + Duration::from_secs(1), waits).await;
-    assert!(begun(&ends.searches)[0]);
+    let _ = timeout(LINK_AGE + Duration::from_secs(1), waits).await;
+    assert!(started_searches(&ends.search_triggers)[0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hopeless_search_is_not_waited_for() {
-    let mut ends = ends(Hears::All, patient());
-    ends.prospects.iter().for_each(|prospects| prospects.send(Prospect::Hopeless).unwrap());
-    let [near, far] = &mut ends.ways;
-    timeout(Duration::from_secs(1), say(near, far, &text(500_000))).await.unwrap();
-    assert_eq!(ends.exchange.dialled(), [1, 1]);
+async fn a_failed_search_opens_the_relay_at_once() {
+    let mut ends = stream_ends(ControlLoss::None, long_timeouts());
+    ends.status_senders
+        .iter()
+        .for_each(|prospects| prospects.send(DirectStatus::Unavailable).unwrap());
+    let [near, far] = &mut ends.streams;
+    timeout(
+        Duration::from_secs(1),
+        send_and_read(near, far, &pattern_bytes(500_000)),
+    )
+    .await
+    .unwrap();
+    assert_eq!(ends.exchange.dial_counts(), [1, 1]);
 }
 
 /// What the line has lost, from any word on, the relay says; also the words of the move.
 #[tokio::test(start_paused = true)]
-async fn what_the_line_loses_the_relay_carries() {
-    for hears in (0..12).map(Hears::First).chain([Hears::Nothing]) {
-        let mut ends = ends(hears, patient());
-        let [near, far] = &mut ends.ways;
-        say(near, far, b"hello").await;
-        say(far, near, &text(9000)).await;
-        ends.direct();
-        let [near, far] = &mut ends.ways;
+async fn frames_lost_on_the_control_connection_go_over_the_relay() {
+    for loss in (0..12)
+        .map(ControlLoss::AfterFirst)
+        .chain([ControlLoss::Everything])
+    {
+        let mut ends = stream_ends(loss, long_timeouts());
+        let [near, far] = &mut ends.streams;
+        send_and_read(near, far, b"hello").await;
+        send_and_read(far, near, &pattern_bytes(9000)).await;
+        ends.connect_directly();
+        let [near, far] = &mut ends.streams;
         for _ in 0..3 {
-            say(near, far, &text(1000)).await;
-            say(far, near, &text(1000)).await;
+            send_and_read(near, far, &pattern_bytes(1000)).await;
+            send_and_read(far, near, &pattern_bytes(1000)).await;
         }
-        let direct = ends.ways.iter().all(|way| way.places().borrow().out == Place::Direct);
-        assert!(direct || hears == Hears::Nothing, "it moves all the same");
+        let direct = ends
+            .streams
+            .iter()
+            .all(|stream| stream.paths().borrow().outgoing == StreamPath::Direct);
+        assert!(
+            direct || loss == ControlLoss::Everything,
+            "it moves all the same"
+        );
         sleep(Duration::from_secs(100)).await;
-        assert!(ends.prospects.iter().all(mpsc::UnboundedSender::is_closed));
+        assert!(
+            ends.status_senders
+                .iter()
+                .all(mpsc::UnboundedSender::is_closed)
+        );
     }
 }
 
 /// Cut again and again, in the middle of bytes that go both ways.
 #[tokio::test(start_paused = true)]
-async fn a_relay_that_breaks_comes_back() {
-    let ends = ends(Hears::All, Times { head_start: Duration::ZERO, ..patient() });
-    let all = text(20 << 20);
+async fn a_broken_relay_is_resumed() {
+    let ends = stream_ends(
+        ControlLoss::None,
+        RelayTimeouts {
+            head_start: Duration::ZERO,
+            ..long_timeouts()
+        },
+    );
+    let all = pattern_bytes(20 << 20);
     let cuts = tokio::spawn({
         let exchange = ends.exchange.clone();
         async move {
             for at in 0.. {
                 sleep(Duration::from_millis(at % 7 * 13)).await;
                 tokio::task::yield_now().await;
-                exchange.cut();
+                exchange.cut_all();
             }
         }
     });
-    let run = async |way: Way| {
+    let run = async |way: MigratingStream| {
         let (mut read, mut write) = split(way);
-        let mut came = Vec::new();
+        let mut received = Vec::new();
         let (wrote, read) = tokio::join!(
             async {
                 for part in all.chunks(100_000) {
@@ -405,67 +516,98 @@ async fn a_relay_that_breaks_comes_back() {
                 }
                 write.shutdown().await
             },
-            read.read_to_end(&mut came)
+            read.read_to_end(&mut received)
         );
         wrote.unwrap();
         read.unwrap();
-        assert!(came == all, "something else came");
+        assert!(received == all, "something else came");
     };
-    let [near, far] = ends.ways;
+    let [near, far] = ends.streams;
     tokio::join!(run(near), run(far));
     cuts.abort();
-    assert!(ends.exchange.dialled()[0] > 8, "{:?}", ends.exchange.dialled());
+    assert!(
+        ends.exchange.dial_counts()[0] > 8,
+        "{:?}",
+        ends.exchange.dial_counts()
+    );
 }
 
 /// The error says how long it was tried, and why in vain; both sides have it.
 #[tokio::test(start_paused = true)]
-async fn a_relay_that_stays_away_is_told() {
-    let mut ends = ends(Hears::All, Times { head_start: Duration::ZERO, ..patient() });
-    let [near, far] = &mut ends.ways;
-    say(near, far, &text(100_000)).await;
+async fn a_relay_that_is_not_resumed_in_time_is_an_error() {
+    let mut ends = stream_ends(
+        ControlLoss::None,
+        RelayTimeouts {
+            head_start: Duration::ZERO,
+            ..long_timeouts()
+        },
+    );
+    let [near, far] = &mut ends.streams;
+    send_and_read(near, far, &pattern_bytes(100_000)).await;
     let before = Instant::now();
     ends.exchange.set_down(true);
-    let error = async |way: &mut Way| {
+    let error = async |way: &mut MigratingStream| {
         let error = way.read(&mut [0]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        assert!(error.to_string().contains("60s: nobody is there"), "{error}");
+        assert!(
+            error.to_string().contains("60s: nobody is there"),
+            "{error}"
+        );
         assert!(way.write(b"x").await.is_err());
     };
     tokio::join!(error(near), error(far));
     let tried = before.elapsed();
     assert!((60..62).contains(&tried.as_secs()), "{tried:?}");
-    assert!((5..30).contains(&ends.exchange.dialled()[0]), "{:?}", ends.exchange.dialled());
+    assert!(
+        (5..30).contains(&ends.exchange.dial_counts()[0]),
+        "{:?}",
+        ends.exchange.dial_counts()
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_relay_that_is_refused_is_told_at_once() {
-    let ends = ends(Hears::Nothing, patient());
-    ends.exchange.with(|inner| inner.refuses = true);
-    ends.prospects[0].send(Prospect::Hopeless).unwrap();
-    let [mut near, _far] = ends.ways;
-    assert_eq!(near.read(&mut [0]).await.unwrap_err().to_string(), "no pass");
-    assert_eq!(ends.exchange.dialled(), [1, 0]);
+async fn a_refused_relay_is_an_error_at_once() {
+    let ends = stream_ends(ControlLoss::Everything, long_timeouts());
+    ends.exchange.with_model(|inner| inner.refuses_dials = true);
+    ends.status_senders[0]
+        .send(DirectStatus::Unavailable)
+        .unwrap();
+    let [mut near, _far] = ends.streams;
+    assert_eq!(
+        near.read(&mut [0]).await.unwrap_err().to_string(),
+        "no pass"
+    );
+    assert_eq!(ends.exchange.dial_counts(), [1, 0]);
 }
 
 /// All that was written arrives before a close, though the relay breaks meanwhile, and who closes waits for that.
 #[tokio::test(start_paused = true)]
 async fn a_close_waits_until_the_peer_has_everything() {
-    let ends = ends(Hears::All, Times { head_start: Duration::ZERO, ..patient() });
-    let [mut near, mut far] = ends.ways;
+    let ends = stream_ends(
+        ControlLoss::None,
+        RelayTimeouts {
+            head_start: Duration::ZERO,
+            ..long_timeouts()
+        },
+    );
+    let [mut near, mut far] = ends.streams;
     let exchange = ends.exchange.clone();
-    let all = text(1 << 20);
-    say(&mut near, &mut far, &all).await;
+    let all = pattern_bytes(1 << 20);
+    send_and_read(&mut near, &mut far, &all).await;
     near.write_all(&all).await.unwrap();
     exchange.set_down(true);
     let closing = tokio::spawn(near.close());
     let reading = tokio::spawn(async move {
-        let mut came = Vec::new();
-        far.read_to_end(&mut came).await.unwrap();
+        let mut received = Vec::new();
+        far.read_to_end(&mut received).await.unwrap();
         far.close().await.unwrap();
-        came
+        received
     });
     sleep(Duration::from_secs(10)).await;
-    assert!(!closing.is_finished() && !reading.is_finished(), "the peer cannot have it");
+    assert!(
+        !closing.is_finished() && !reading.is_finished(),
+        "the peer cannot have it"
+    );
     exchange.set_down(false);
     assert!(reading.await.unwrap() == all);
     closing.await.unwrap().unwrap();
@@ -473,28 +615,49 @@ async fn a_close_waits_until_the_peer_has_everything() {
 
 /// Who is dropped without a word leaves nothing behind, and its peer hears of it, with the relay and without.
 #[tokio::test(start_paused = true)]
-async fn who_is_dropped_is_missed_at_once() {
-    for (head_start, hears) in [(5, Hears::All), (0, Hears::All), (2, Hears::First(1))] {
+async fn a_dropped_side_is_an_error_for_its_peer_at_once() {
+    for (head_start, hears) in [
+        (5, ControlLoss::None),
+        (0, ControlLoss::None),
+        (2, ControlLoss::AfterFirst(1)),
+    ] {
         let head_start = Duration::from_secs(head_start);
-        let settings = Times { head_start, heard: head_start, ..patient() };
-        let Ends { ways: [mut near, mut far], prospects, .. } = ends(hears, settings);
-        say(&mut near, &mut far, b"hello").await;
+        let timeouts = RelayTimeouts {
+            head_start,
+            ack_timeout: head_start,
+            ..long_timeouts()
+        };
+        let StreamEnds {
+            streams: [mut near, mut far],
+            status_senders,
+            ..
+        } = stream_ends(hears, timeouts);
+        send_and_read(&mut near, &mut far, b"hello").await;
         drop(near);
-        let error = timeout(Duration::from_secs(4), far.read(&mut [0])).await.unwrap().unwrap_err();
+        let error = timeout(Duration::from_secs(4), far.read(&mut [0]))
+            .await
+            .unwrap()
+            .unwrap_err();
         assert!(error.to_string().contains("before the peer did"), "{error}");
         drop(far);
         sleep(Duration::from_secs(100)).await;
-        assert!(prospects.iter().all(mpsc::UnboundedSender::is_closed));
+        assert!(status_senders.iter().all(mpsc::UnboundedSender::is_closed));
     }
 }
 
 /// A reader that does nothing for minutes holds its writer back; nothing breaks.
 #[tokio::test(start_paused = true)]
-async fn who_does_not_read_is_waited_for() {
-    let ends = ends(Hears::All, Times { head_start: Duration::ZERO, ..patient() });
-    let [mut near, mut far] = ends.ways;
-    let all = text(20 << 20);
-    say(&mut near, &mut far, &all).await;
+async fn a_slow_reader_holds_back_its_writer() {
+    let ends = stream_ends(
+        ControlLoss::None,
+        RelayTimeouts {
+            head_start: Duration::ZERO,
+            ..long_timeouts()
+        },
+    );
+    let [mut near, mut far] = ends.streams;
+    let all = pattern_bytes(20 << 20);
+    send_and_read(&mut near, &mut far, &all).await;
     let expected = all.clone();
     let writes = tokio::spawn(async move {
         near.write_all(&all).await.unwrap();
@@ -502,9 +665,9 @@ async fn who_does_not_read_is_waited_for() {
     });
     sleep(Duration::from_secs(500)).await;
     assert!(!writes.is_finished());
-    let mut came = Vec::new();
-    far.read_to_end(&mut came).await.unwrap();
-    assert!(came == expected);
+    let mut received = Vec::new();
+    far.read_to_end(&mut received).await.unwrap();
+    assert!(received == expected);
     drop(far);
     writes.await.unwrap().unwrap();
 }

@@ -4,56 +4,65 @@ use tokio::time::Instant;
 
 /// What to do at a time, if nothing happens before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Timer {
+pub(super) enum RelayTimer {
     /// The link is not short any more.
-    Short,
+    ShortLink,
     /// The direct way has had its head start.
     HeadStart,
     /// What was said on the line should have been acknowledged.
-    Unheard,
+    AckOverdue,
     /// Tell the peer what has come.
-    Tell,
+    SendAck,
     /// Open the relay again.
     Dial,
     /// The relay has been away for too long.
-    Away,
+    ResumeDeadline,
     /// The peer takes nothing of what is left for it.
-    Closing,
+    CloseDeadline,
 }
 
-const ALL: [Timer; 7] =
-    [Timer::Short, Timer::HeadStart, Timer::Unheard, Timer::Tell, Timer::Dial, Timer::Away, Timer::Closing];
+const ALL_TIMERS: [RelayTimer; 7] = [
+    RelayTimer::ShortLink,
+    RelayTimer::HeadStart,
+    RelayTimer::AckOverdue,
+    RelayTimer::SendAck,
+    RelayTimer::Dial,
+    RelayTimer::ResumeDeadline,
+    RelayTimer::CloseDeadline,
+];
 
 /// At most one of each.
 #[derive(Debug, Default)]
-pub(super) struct Timers([Option<Instant>; ALL.len()]);
+pub(super) struct RelayTimers([Option<Instant>; ALL_TIMERS.len()]);
 
-impl Timers {
-    pub(super) fn set(&mut self, timer: Timer, at: Instant) {
+impl RelayTimers {
+    pub(super) fn set(&mut self, timer: RelayTimer, at: Instant) {
         self.0[timer as usize] = Some(at);
     }
 
     /// Not later than it was.
-    pub(super) fn set_once(&mut self, timer: Timer, at: impl FnOnce() -> Instant) {
+    pub(super) fn set_once(&mut self, timer: RelayTimer, at: impl FnOnce() -> Instant) {
         self.0[timer as usize].get_or_insert_with(at);
     }
 
-    pub(super) fn clear(&mut self, timer: Timer) {
+    pub(super) fn clear(&mut self, timer: RelayTimer) {
         self.0[timer as usize] = None;
     }
 
-    pub(super) fn is_set(&self, timer: Timer) -> bool {
+    pub(super) fn is_set(&self, timer: RelayTimer) -> bool {
         self.0[timer as usize].is_some()
     }
 
     /// When the next one is due.
-    pub(super) fn next(&self) -> Option<Instant> {
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.0.iter().flatten().min().copied()
     }
 
     /// One that is due; it is no more.
-    pub(super) fn take(&mut self, now: Instant) -> Option<Timer> {
-        let due = ALL.into_iter().find(|timer| self.0[*timer as usize].is_some_and(|at| at <= now))?;
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<RelayTimer> {
+        let due = ALL_TIMERS
+            .into_iter()
+            .find(|timer| self.0[*timer as usize].is_some_and(|at| at <= now))?;
         self.clear(due);
         Some(due)
     }

@@ -8,148 +8,160 @@ use proptest::prelude::*;
 use super::*;
 
 /// One side, what is on its way to it, and what was sent and taken, by number.
-struct Side {
-    pieces: Pieces,
-    line: VecDeque<Saying>,
-    relay: VecDeque<Piece>,
+struct SequenceSide {
+    sequence: FrameSequence,
+    control: VecDeque<SequenceMessage>,
+    relay: VecDeque<StreamFrame>,
     attached: bool,
     sent: u64,
-    taken: Vec<Piece>,
+    taken: Vec<StreamFrame>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Step {
+enum SequenceStep {
     Send {
         bytes: usize,
     },
-    Word,
+    SendText,
     Take,
     /// What time brings about.
-    Tell,
-    Say,
-    Hear,
+    RequestAck,
+    SendControl,
+    ReceiveControl,
     /// Something said on the line does not come.
-    Lose,
-    Begin,
-    Frame,
-    Come,
+    LoseControl,
+    AttachRelay,
+    SendRelay,
+    ReceiveRelay,
     /// This side's end is gone, with what had not come.
-    Cut,
+    CutRelay,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = SequenceStep> {
     prop_oneof![
-        4 => (0..6000_usize).prop_map(|bytes| Step::Send { bytes }),
-        1 => Just(Step::Word),
-        4 => Just(Step::Take),
-        1 => Just(Step::Tell),
-        3 => Just(Step::Say),
-        3 => Just(Step::Hear),
-        1 => Just(Step::Lose),
-        3 => Just(Step::Begin),
-        6 => Just(Step::Frame),
-        6 => Just(Step::Come),
-        1 => Just(Step::Cut),
+        4 => (0..6000_usize).prop_map(|bytes| SequenceStep::Send { bytes }),
+        1 => Just(SequenceStep::SendText),
+        4 => Just(SequenceStep::Take),
+        1 => Just(SequenceStep::RequestAck),
+        3 => Just(SequenceStep::SendControl),
+        3 => Just(SequenceStep::ReceiveControl),
+        1 => Just(SequenceStep::LoseControl),
+        3 => Just(SequenceStep::AttachRelay),
+        6 => Just(SequenceStep::SendRelay),
+        6 => Just(SequenceStep::ReceiveRelay),
+        1 => Just(SequenceStep::CutRelay),
     ]
 }
 
 /// The piece with that number, which tells its number and its side.
-fn nth(side: usize, number: u64, bytes: Option<usize>) -> Piece {
+fn numbered_frame(side: usize, number: u64, bytes: Option<usize>) -> StreamFrame {
     match bytes {
-        Some(len) => Piece::Bytes(Bytes::from(format!("{side} {number} {}", "x".repeat(len)))),
-        None => Piece::Word(format!("{side} {number}")),
+        Some(len) => {
+            StreamFrame::Bytes(Bytes::from(format!("{side} {number} {}", "x".repeat(len))))
+        }
+        None => StreamFrame::Text(format!("{side} {number}")),
     }
 }
 
-fn number_of(piece: &Piece) -> String {
+fn label_of(piece: &StreamFrame) -> String {
     let text = match piece {
-        Piece::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
-        Piece::Word(text) => text.clone(),
+        StreamFrame::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+        StreamFrame::Text(text) => text.clone(),
     };
     text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
-impl Side {
+impl SequenceSide {
     fn new() -> Self {
-        let (line, relay, taken) = Default::default();
-        Self { pieces: Pieces::new(Share::BEGINNING), line, relay, attached: false, sent: 0, taken }
+        let (control, relay, taken) = Default::default();
+        Self {
+            sequence: FrameSequence::new(ControlQuota::HANDSHAKE),
+            control,
+            relay,
+            attached: false,
+            sent: 0,
+            taken,
+        }
     }
 
-    fn does(&mut self, step: Step, other: &mut Self, name: usize) {
+    fn apply(&mut self, step: SequenceStep, other: &mut Self, name: usize) {
         match step {
-            Step::Send { .. } | Step::Word if !self.pieces.has_room() => (),
-            Step::Send { bytes } => self.send(nth(name, self.sent, Some(bytes))),
-            Step::Word => self.send(nth(name, self.sent, None)),
-            Step::Take => self.taken.extend(self.pieces.take()),
-            Step::Tell => self.pieces.tell(),
-            Step::Say => other.line.extend(self.pieces.say()),
-            Step::Hear => {
-                let said = self.line.pop_front();
-                said.into_iter().for_each(|saying| _ = self.pieces.heard(saying).unwrap());
+            SequenceStep::Send { .. } | SequenceStep::SendText if !self.sequence.has_room() => (),
+            SequenceStep::Send { bytes } => self.send(numbered_frame(name, self.sent, Some(bytes))),
+            SequenceStep::SendText => self.send(numbered_frame(name, self.sent, None)),
+            SequenceStep::Take => self.taken.extend(self.sequence.take_frame()),
+            SequenceStep::RequestAck => self.sequence.request_ack(),
+            SequenceStep::SendControl => other.control.extend(self.sequence.next_control_message()),
+            SequenceStep::ReceiveControl => {
+                let sent = self.control.pop_front();
+                sent.into_iter()
+                    .for_each(|message| _ = self.sequence.handle_control_message(message).unwrap());
             }
-            Step::Lose => drop(self.line.pop_front()),
-            Step::Begin if !self.attached => {
+            SequenceStep::LoseControl => drop(self.control.pop_front()),
+            SequenceStep::AttachRelay if !self.attached => {
                 self.attached = true;
-                self.pieces.begin();
+                self.sequence.attach_relay();
             }
-            Step::Begin => (),
-            Step::Frame => {
-                let frame = self.pieces.frame();
+            SequenceStep::AttachRelay => (),
+            SequenceStep::SendRelay => {
+                let frame = self.sequence.next_relay_frame();
                 other.relay.extend(frame);
             }
-            Step::Come => {
+            SequenceStep::ReceiveRelay => {
                 if self.attached
                     && let Some(frame) = self.relay.pop_front()
                 {
-                    self.pieces.came(frame).unwrap();
+                    self.sequence.handle_relay_frame(frame).unwrap();
                 }
             }
-            Step::Cut if self.attached => {
+            SequenceStep::CutRelay if self.attached => {
                 self.cut();
                 // The relay ends the other end, too; some of what it had read is passed on before.
                 let passed = std::mem::take(&mut other.relay);
                 if other.attached {
                     let read = passed.len() / 2;
                     for frame in passed.into_iter().take(read) {
-                        other.pieces.came(frame).unwrap();
+                        other.sequence.handle_relay_frame(frame).unwrap();
                     }
                     other.cut();
                 }
             }
-            Step::Cut => (),
+            SequenceStep::CutRelay => (),
         }
     }
 
-    fn send(&mut self, piece: Piece) {
+    fn send(&mut self, piece: StreamFrame) {
         self.sent += 1;
-        self.pieces.send(piece);
+        self.sequence.push_frame(piece);
     }
 
     fn cut(&mut self) {
         self.attached = false;
-        self.pieces.cut();
+        self.sequence.detach_relay();
         self.relay.clear();
     }
 }
 
 /// Until nothing is left to do, over one more connection.
-fn settle(sides: &mut [Side; 2]) {
+fn deliver_all(sides: &mut [SequenceSide; 2]) {
     sides.iter_mut().for_each(|side| {
         side.cut();
-        side.line.clear();
+        side.control.clear();
     });
-    sides.iter_mut().for_each(|side| side.pieces.begin());
+    sides
+        .iter_mut()
+        .for_each(|side| side.sequence.attach_relay());
     for _ in 0..1000 {
         for at in [0, 1] {
             let [one, other] = sides;
             let (side, other) = if at == 0 { (one, other) } else { (other, one) };
             side.attached = true;
-            side.pieces.tell();
-            other.relay.extend(side.pieces.frame());
+            side.sequence.request_ack();
+            other.relay.extend(side.sequence.next_relay_frame());
             if let Some(frame) = side.relay.pop_front() {
-                side.pieces.came(frame).unwrap();
+                side.sequence.handle_relay_frame(frame).unwrap();
             }
-            side.taken.extend(side.pieces.take());
+            side.taken.extend(side.sequence.take_frame());
         }
     }
 }
@@ -157,41 +169,44 @@ fn settle(sides: &mut [Side; 2]) {
 proptest! {
     #[test]
     fn each_side_reads_what_the_other_sent(steps in prop::collection::vec((0..2_usize, step()), 0..400)) {
-        let mut sides = [Side::new(), Side::new()];
+        let mut sides = [SequenceSide::new(), SequenceSide::new()];
         for (at, step) in steps {
             let [one, other] = &mut sides;
-            if at == 0 { one.does(step, other, 0) } else { other.does(step, one, 1) }
+            if at == 0 { one.apply(step, other, 0) } else { other.apply(step, one, 1) }
         }
-        sides.iter_mut().for_each(|side| side.pieces.end());
-        settle(&mut sides);
+        sides.iter_mut().for_each(|side| side.sequence.push_end());
+        deliver_all(&mut sides);
         for at in [0, 1] {
-            let read: Vec<String> = sides[at].taken.iter().map(number_of).collect();
+            let read: Vec<String> = sides[at].taken.iter().map(label_of).collect();
             let sent: Vec<String> = (0..sides[1 - at].sent).map(|number| format!("{} {number}", 1 - at)).collect();
             prop_assert_eq!(read, sent);
-            prop_assert!(sides[at].pieces.peer_is_over());
-            prop_assert_eq!(sides[at].pieces.is_acknowledged(), (true, true));
-            prop_assert_eq!(sides[at].pieces.out.cost(), 0);
+            prop_assert!(sides[at].sequence.has_peer_ended());
+            prop_assert_eq!(sides[at].sequence.acknowledgement_state(), (true, true));
+            prop_assert_eq!(sides[at].sequence.outgoing.cost(), 0);
         }
     }
 }
 
-fn bytes(len: usize) -> Piece {
-    Piece::Bytes(vec![7; len].into())
+fn bytes_frame(len: usize) -> StreamFrame {
+    StreamFrame::Bytes(vec![7; len].into())
 }
 
 /// All that one side has to say, to the other.
-fn flow(from: &mut Pieces, to: &mut Pieces) {
-    while let Some(frame) = from.frame() {
-        to.came(frame).unwrap();
+fn send_all(from: &mut FrameSequence, to: &mut FrameSequence) {
+    while let Some(frame) = from.next_relay_frame() {
+        to.handle_relay_frame(frame).unwrap();
     }
 }
 
-fn joined() -> [Pieces; 2] {
-    let mut both = [Pieces::new(Share::BEGINNING), Pieces::new(Share::BEGINNING)];
-    both.iter_mut().for_each(Pieces::begin);
+fn attached_pair() -> [FrameSequence; 2] {
+    let mut both = [
+        FrameSequence::new(ControlQuota::HANDSHAKE),
+        FrameSequence::new(ControlQuota::HANDSHAKE),
+    ];
+    both.iter_mut().for_each(FrameSequence::attach_relay);
     let [one, other] = &mut both;
-    flow(one, other);
-    flow(other, one);
+    send_all(one, other);
+    send_all(other, one);
     both
 }
 
@@ -199,109 +214,187 @@ fn joined() -> [Pieces; 2] {
 #[test]
 fn a_writer_waits_for_the_reader() {
     for size in [0, 32 << 10] {
-        let [mut near, mut far] = joined();
+        let [mut near, mut far] = attached_pair();
         let mut sent = 0;
         while near.has_room() {
-            near.send(bytes(size));
+            near.push_frame(bytes_frame(size));
             sent += 1;
-            flow(&mut near, &mut far);
-            flow(&mut far, &mut near);
+            send_all(&mut near, &mut far);
+            send_all(&mut far, &mut near);
         }
-        assert!(sent * size <= MOST && near.out.cost() < MOST + EACH + (32 << 10));
+        assert!(
+            sent * size <= MAX_UNACKNOWLEDGED_BYTES
+                && near.outgoing.cost()
+                    < MAX_UNACKNOWLEDGED_BYTES + FRAME_OVERHEAD_BYTES + (32 << 10)
+        );
         assert!(!far.is_full(), "what a peer may send is read");
         let mut taken = 0;
         while !near.has_room() {
-            assert!(far.take().is_some());
+            assert!(far.take_frame().is_some());
             taken += 1;
-            flow(&mut far, &mut near);
+            send_all(&mut far, &mut near);
         }
         assert!(taken <= sent / 8, "{taken} of {sent}");
     }
 }
 
 #[test]
-fn a_peer_that_lies_is_not_believed() {
-    let [mut near, _] = joined();
-    near.send(bytes(1));
-    assert_eq!(near.heard(Saying::Has(2)), Err(Wrong::Unsent { has: 2, sent: 1 }));
-    assert_eq!(near.came(Mark::Has { pieces: 2 }.frame()), Err(Wrong::Unsent { has: 2, sent: 1 }));
-    assert_eq!(near.came(Mark::On { from: 9, has: 0 }.frame()), Err(Wrong::Gap { from: 9, has: 0 }));
-    near.begin();
-    assert_eq!(near.came(bytes(1)), Err(Wrong::Unmarked));
-    assert_eq!(near.came(Mark::On { from: 1, has: 0 }.frame()), Err(Wrong::Gap { from: 1, has: 0 }));
-    let far = Saying::Piece { number: u64::MAX, has: 0, piece: bytes(1) };
-    assert_eq!((near.heard(far), near.take()), (Ok(true), None), "on the line, it comes again");
+fn impossible_numbers_of_a_peer_are_errors() {
+    let [mut near, _] = attached_pair();
+    near.push_frame(bytes_frame(1));
+    assert_eq!(
+        near.handle_control_message(SequenceMessage::Ack(2)),
+        Err(SequenceError::Unsent { has: 2, sent: 1 })
+    );
+    assert_eq!(
+        near.handle_relay_frame(ResumePoint::Has { pieces: 2 }.to_frame()),
+        Err(SequenceError::Unsent { has: 2, sent: 1 })
+    );
+    assert_eq!(
+        near.handle_relay_frame(ResumePoint::On { from: 9, has: 0 }.to_frame()),
+        Err(SequenceError::Gap { from: 9, has: 0 })
+    );
+    near.attach_relay();
+    assert_eq!(
+        near.handle_relay_frame(bytes_frame(1)),
+        Err(SequenceError::MissingResumePoint)
+    );
+    assert_eq!(
+        near.handle_relay_frame(ResumePoint::On { from: 1, has: 0 }.to_frame()),
+        Err(SequenceError::Gap { from: 1, has: 0 })
+    );
+    let far = SequenceMessage::Frame {
+        number: u64::MAX,
+        acknowledged: 0,
+        frame: bytes_frame(1),
+    };
+    assert_eq!(
+        (near.handle_control_message(far), near.take_frame()),
+        (Ok(true), None),
+        "on the line, it comes again"
+    );
 }
 
 /// The line takes the first bytes and no more; a word after them all the same, if nothing is before it.
 #[test]
-fn the_line_takes_the_beginning() {
-    let mut near = Pieces::new(Share::ALL_OF_LITTLE);
-    let (mut said, mut number) = (0, 0);
-    while said < Share::ALL_OF_LITTLE.bytes {
-        while near.room_on_the_line() > 0 {
-            assert_eq!(near.is_half_said(), said >= Share::ALL_OF_LITTLE.bytes / 2);
-            near.send(bytes(near.room_on_the_line()));
-            let Some(Saying::Piece { number: of, has: 0, piece: Piece::Bytes(piece) }) = near.say() else { panic!() };
-            let is_the_last = said + piece.len() == Share::ALL_OF_LITTLE.bytes;
-            assert_eq!((of, piece.len() >= WORTH_A_PIECE || is_the_last), (number, true));
-            (said, number) = (said + piece.len(), number + 1);
+fn the_control_connection_carries_the_first_frames() {
+    let mut near = FrameSequence::new(ControlQuota::SHORT_LINK);
+    let (mut sent, mut number) = (0, 0);
+    while sent < ControlQuota::SHORT_LINK.bytes {
+        while near.control_room() > 0 {
+            assert_eq!(
+                near.is_quota_half_used(),
+                sent >= ControlQuota::SHORT_LINK.bytes / 2
+            );
+            near.push_frame(bytes_frame(near.control_room()));
+            let Some(SequenceMessage::Frame {
+                number: of,
+                acknowledged: 0,
+                frame: StreamFrame::Bytes(piece),
+            }) = near.next_control_message()
+            else {
+                panic!()
+            };
+            let is_the_last = sent + piece.len() == ControlQuota::SHORT_LINK.bytes;
+            assert_eq!(
+                (of, piece.len() >= MIN_CONTROL_FRAME_BYTES || is_the_last),
+                (number, true)
+            );
+            (sent, number) = (sent + piece.len(), number + 1);
         }
-        assert!(near.out.cost() <= ON_ITS_WAY + EACH, "the rest waits for the peer");
-        near.heard(Saying::Has(number)).unwrap();
+        assert!(
+            near.outgoing.cost() <= MAX_CONTROL_IN_FLIGHT_BYTES + FRAME_OVERHEAD_BYTES,
+            "the rest waits for the peer"
+        );
+        near.handle_control_message(SequenceMessage::Ack(number))
+            .unwrap();
     }
-    assert_eq!(said, Share::ALL_OF_LITTLE.bytes);
-    near.send(Piece::Word("moved".into()));
-    assert!(matches!(near.say(), Some(Saying::Piece { piece: Piece::Word(_), .. })));
-    assert!(near.is_said() && near.is_unheard());
-    near.send(bytes(1));
-    near.send(Piece::Word("ended".into()));
-    assert_eq!(near.say(), None, "a gap would be of no use");
-    assert!(!near.is_said());
+    assert_eq!(sent, ControlQuota::SHORT_LINK.bytes);
+    near.push_frame(StreamFrame::Text("moved".into()));
+    assert!(matches!(
+        near.next_control_message(),
+        Some(SequenceMessage::Frame {
+            frame: StreamFrame::Text(_),
+            ..
+        })
+    ));
+    assert!(near.is_control_drained() && near.awaits_control_ack());
+    near.push_frame(bytes_frame(1));
+    near.push_frame(StreamFrame::Text("ended".into()));
+    assert_eq!(
+        near.next_control_message(),
+        None,
+        "a gap would be of no use"
+    );
+    assert!(!near.is_control_drained());
 }
 
 /// A word is acknowledged at once, bytes when time says so, and with what is said anyway.
 #[test]
-fn what_came_is_told() {
-    let [mut near, mut far] = joined();
-    near.send(bytes(5));
-    flow(&mut near, &mut far);
-    assert!(far.take().is_some() && far.is_untold() && far.frame().is_none() && far.say().is_none());
-    far.tell();
-    assert_eq!(far.say(), Some(Saying::Has(1)));
-    assert!(!far.is_untold());
-    near.end();
-    flow(&mut near, &mut far);
-    assert_eq!(far.take(), None);
-    assert!(far.peer_is_over());
-    flow(&mut far, &mut near);
-    assert_eq!(near.is_acknowledged(), (true, true));
+fn received_frames_are_acknowledged() {
+    let [mut near, mut far] = attached_pair();
+    near.push_frame(bytes_frame(5));
+    send_all(&mut near, &mut far);
+    assert!(
+        far.take_frame().is_some()
+            && far.has_unsent_ack()
+            && far.next_relay_frame().is_none()
+            && far.next_control_message().is_none()
+    );
+    far.request_ack();
+    assert_eq!(far.next_control_message(), Some(SequenceMessage::Ack(1)));
+    assert!(!far.has_unsent_ack());
+    near.push_end();
+    send_all(&mut near, &mut far);
+    assert_eq!(far.take_frame(), None);
+    assert!(far.has_peer_ended());
+    send_all(&mut far, &mut near);
+    assert_eq!(near.acknowledgement_state(), (true, true));
 }
 
 /// The peer may say that it has it before anything else was sent; and it goes over the relay where the call's copy was lost.
 #[test]
-fn what_went_with_the_call_is_the_first_piece_and_is_not_said_again() {
+fn the_hello_of_a_call_is_the_first_frame_and_is_not_sent_again() {
     for arrived in [true, false] {
         let hello = Bytes::from_static(b"hello");
-        let (mut near, mut far) = (Pieces::greeted(hello.clone(), Share::BEGINNING), Pieces::new(Share::BEGINNING));
-        assert!(near.say().is_none() && near.is_said() && near.is_unheard());
+        let (mut near, mut far) = (
+            FrameSequence::with_hello(hello.clone(), ControlQuota::HANDSHAKE),
+            FrameSequence::new(ControlQuota::HANDSHAKE),
+        );
+        assert!(
+            near.next_control_message().is_none()
+                && near.is_control_drained()
+                && near.awaits_control_ack()
+        );
         if arrived {
-            far.heard(Saying::Piece { number: 0, has: 0, piece: Piece::Bytes(hello.clone()) }).unwrap();
-            assert_eq!(far.take(), Some(Piece::Bytes(hello.clone())));
-            far.send(Piece::Bytes(Bytes::from_static(b"who?")));
-            near.heard(far.say().unwrap()).unwrap();
-            assert!(!near.is_unheard());
+            far.handle_control_message(SequenceMessage::Frame {
+                number: 0,
+                acknowledged: 0,
+                frame: StreamFrame::Bytes(hello.clone()),
+            })
+            .unwrap();
+            assert_eq!(far.take_frame(), Some(StreamFrame::Bytes(hello.clone())));
+            far.push_frame(StreamFrame::Bytes(Bytes::from_static(b"who?")));
+            near.handle_control_message(far.next_control_message().unwrap())
+                .unwrap();
+            assert!(!near.awaits_control_ack());
         }
-        near.send(Piece::Bytes(Bytes::from_static(b"me")));
-        let next = near.say();
-        assert!(matches!(next, Some(Saying::Piece { number: 1, .. })), "{next:?}");
-        near.begin();
-        far.begin();
-        while let Some(frame) = near.frame() {
-            far.came(frame).unwrap();
+        near.push_frame(StreamFrame::Bytes(Bytes::from_static(b"me")));
+        let next = near.next_control_message();
+        assert!(
+            matches!(next, Some(SequenceMessage::Frame { number: 1, .. })),
+            "{next:?}"
+        );
+        near.attach_relay();
+        far.attach_relay();
+        while let Some(frame) = near.next_relay_frame() {
+            far.handle_relay_frame(frame).unwrap();
         }
-        let rest: Vec<_> = std::iter::from_fn(|| far.take()).collect();
-        let all = [Piece::Bytes(hello), Piece::Bytes(Bytes::from_static(b"me"))];
+        let rest: Vec<_> = std::iter::from_fn(|| far.take_frame()).collect();
+        let all = [
+            StreamFrame::Bytes(hello),
+            StreamFrame::Bytes(Bytes::from_static(b"me")),
+        ];
         assert_eq!(rest, all[usize::from(arrived)..]);
     }
 }

@@ -10,91 +10,101 @@ use bytes::{Buf, Bytes};
 use futures_util::SinkExt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::Way;
-use crate::migrate::relay::Piece;
-use crate::migrate::stream_switch::Source;
+use super::MigratingStream;
+use crate::migrate::relay::StreamFrame;
+use crate::migrate::stream_switch::ReadSource;
 
-impl Way {
+impl MigratingStream {
     /// What is written at once is one piece, as far as there is room: each piece costs a message of the line, or a frame.
     fn poll_relay_write(&mut self, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let waker = Waker::from(Arc::clone(&self.wakers));
         let cx = &mut Context::from_waker(&waker);
-        let Some(relay) = self.relay.as_mut().filter(|_| !self.halves.has_ended()) else {
+        let Some(relay) = self.relay.as_mut().filter(|_| !self.switch.has_ended()) else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
-        let room = ready!(relay.poll_room(cx))?;
-        let piece = gather(bufs, room);
-        let written = piece.len();
+        let capacity = ready!(relay.poll_capacity(cx))?;
+        let frame = gather(bufs, capacity);
+        let written = frame.len();
         if written > 0 {
-            relay.start_send_unpin(Piece::Bytes(piece))?;
-            self.halves.sent(written);
-            self.relayed.out.fetch_add(written as u64, Ordering::Relaxed);
-            let _ = self.is_flushed(cx); // as a socket does; what does not go now goes with the next poll
+            relay.start_send_unpin(StreamFrame::Bytes(frame))?;
+            self.switch.count_sent(written);
+            self.relayed_bytes
+                .sent
+                .fetch_add(written as u64, Ordering::Relaxed);
+            let _ = self.flush_relay(cx); // as a socket does; what does not go now goes with the next poll
         }
         Poll::Ready(Ok(written))
     }
 
-    /// Drives for who writes: `true` when the direct connection is the place to write to, `None` when it is to be waited for.
-    fn ready_to_write(&mut self, cx: &Context<'_>) -> io::Result<Option<bool>> {
+    /// Drives for who writes: `true` when the direct connection is the place to write to, `NoConnection` when it is to be waited for.
+    fn poll_write_path(&mut self, cx: &Context<'_>) -> io::Result<Option<bool>> {
         if !self.settled {
-            self.wakers.writes(cx.waker());
-            self.drive()?;
+            self.wakers.register_writer(cx.waker());
+            self.drive_io()?;
         }
-        if self.halves.writes_direct() {
+        if self.switch.writes_direct() {
             // What moved is said before the first byte goes elsewhere: a peer that reads neither would wait for ever.
-            return Ok((self.direct.is_some() && self.word.is_none()).then_some(true));
+            return Ok((self.direct.is_some() && self.pending_message.is_none()).then_some(true));
         }
-        self.mute.take().map_or(Ok(Some(false)), Err)
+        self.write_error.take().map_or(Ok(Some(false)), Err)
     }
 
     fn poll_relay_flush(&mut self) -> Poll<io::Result<()>> {
-        self.drive()?;
+        self.drive_io()?;
         let waker = Waker::from(Arc::clone(&self.wakers));
         let cx = &mut Context::from_waker(&waker);
-        if self.word.is_some() || !self.is_flushed(cx) {
+        if self.pending_message.is_some() || !self.flush_relay(cx) {
             return Poll::Pending;
         }
-        Poll::Ready(self.mute.take().map_or(Ok(()), Err))
+        Poll::Ready(self.write_error.take().map_or(Ok(()), Err))
     }
 }
 
 /// The first bytes of these, at most so many.
-fn gather(bufs: &[IoSlice<'_>], most: usize) -> Bytes {
+fn gather(bufs: &[IoSlice<'_>], max_bytes: usize) -> Bytes {
     let all: usize = bufs.iter().map(|buf| buf.len()).sum();
-    let mut piece = Vec::with_capacity(all.min(most));
+    let mut frame = Vec::with_capacity(all.min(max_bytes));
     for buf in bufs {
-        piece.extend_from_slice(&buf[..buf.len().min(most - piece.len())]);
+        frame.extend_from_slice(&buf[..buf.len().min(max_bytes - frame.len())]);
     }
-    piece.into()
+    frame.into()
 }
 
-impl AsyncRead for Way {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let way = self.get_mut();
-        if !way.settled {
-            way.wakers.reads(cx.waker());
-            way.drive()?;
+impl AsyncRead for MigratingStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let stream = self.get_mut();
+        if !stream.settled {
+            stream.wakers.register_reader(cx.waker());
+            stream.drive_io()?;
         }
-        if !way.unread.is_empty() {
-            let n = way.unread.len().min(buf.remaining());
-            buf.put_slice(&way.unread[..n]);
-            way.unread.advance(n);
+        if !stream.unread.is_empty() {
+            let n = stream.unread.len().min(buf.remaining());
+            buf.put_slice(&stream.unread[..n]);
+            stream.unread.advance(n);
             return Poll::Ready(Ok(()));
         }
-        match (way.halves.source(), way.direct()) {
-            (Source::Direct, Some(direct)) => direct.poll_read(cx, buf),
-            (Source::End, _) => Poll::Ready(Ok(())),
+        match (stream.switch.read_source(), stream.direct()) {
+            (ReadSource::Direct, Some(direct)) => direct.poll_read(cx, buf),
+            (ReadSource::End, _) => Poll::Ready(Ok(())),
             _ => Poll::Pending,
         }
     }
 }
 
-impl AsyncWrite for Way {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let way = self.get_mut();
-        match (way.ready_to_write(cx)?, way.direct.as_mut()) {
+impl AsyncWrite for MigratingStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let stream = self.get_mut();
+        match (stream.poll_write_path(cx)?, stream.direct.as_mut()) {
             (Some(true), Some(direct)) => Pin::new(direct).poll_write(cx, buf),
-            (Some(false), _) => way.poll_relay_write(&[IoSlice::new(buf)]),
+            (Some(false), _) => stream.poll_relay_write(&[IoSlice::new(buf)]),
             _ => Poll::Pending,
         }
     }
@@ -104,36 +114,40 @@ impl AsyncWrite for Way {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let way = self.get_mut();
-        match (way.ready_to_write(cx)?, way.direct.as_mut()) {
+        let stream = self.get_mut();
+        match (stream.poll_write_path(cx)?, stream.direct.as_mut()) {
             (Some(true), Some(direct)) => Pin::new(direct).poll_write_vectored(cx, bufs),
-            (Some(false), _) => way.poll_relay_write(bufs),
+            (Some(false), _) => stream.poll_relay_write(bufs),
             _ => Poll::Pending,
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        !self.settled || self.direct.as_ref().is_some_and(|direct| direct.is_write_vectored())
+        !self.settled
+            || self
+                .direct
+                .as_ref()
+                .is_some_and(|direct| direct.is_write_vectored())
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let way = self.get_mut();
-        match (way.ready_to_write(cx)?, way.direct.as_mut()) {
+        let stream = self.get_mut();
+        match (stream.poll_write_path(cx)?, stream.direct.as_mut()) {
             (Some(true), Some(direct)) => Pin::new(direct).poll_flush(cx),
-            (Some(false), _) => way.poll_relay_flush(),
+            (Some(false), _) => stream.poll_relay_flush(),
             _ => Poll::Pending,
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let way = self.get_mut();
-        let ready = way.ready_to_write(cx)?;
-        if way.word.is_none() {
-            way.word = way.halves.end();
+        let stream = self.get_mut();
+        let ready = stream.poll_write_path(cx)?;
+        if stream.pending_message.is_none() {
+            stream.pending_message = stream.switch.end_outgoing();
         }
-        match (ready, way.direct.as_mut()) {
+        match (ready, stream.direct.as_mut()) {
             (Some(true), Some(direct)) => Pin::new(direct).poll_shutdown(cx),
-            (Some(false), _) => way.poll_relay_flush(),
+            (Some(false), _) => stream.poll_relay_flush(),
             _ => Poll::Pending,
         }
     }

@@ -2,94 +2,116 @@
 
 use std::time::{Duration, Instant};
 
-use crate::punch::candidate::{Key, Transport};
+use crate::punch::candidate::{PairKey, Transport};
 
-use super::pairs::{Pair, Stream};
-use super::{Action, Agent, Phase};
+use super::pairs::{CandidatePair, TcpPairState};
+use super::{AgentAction, AgentPhase, PunchAgent};
 
 /// Intervals between the tries of a pair grow no further.
-pub(super) const LONGEST: Duration = Duration::from_secs(1);
+pub(super) const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// A dial takes so long at most. Meanwhile the kernel says its SYN once more, with the same number. A new dial has another one, which
 /// a NAT that follows connections takes for a forgery once it has seen the SYNs of both sides (Linux: `SYN_SENT2`).
-const DIAL: Duration = Duration::from_secs(2);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Agent {
+impl PunchAgent {
     /// The next first probe or dial, if one is due.
-    pub(super) fn check(&mut self, now: Instant) {
-        let looking = matches!(self.phase, Phase::Looking { .. });
-        while looking && self.free <= now && self.counts.tries < self.settings.tries_in_all {
-            let Some(key) = self.due(now) else { return };
+    pub(super) fn send_checks(&mut self, now: Instant) {
+        let is_searching = matches!(self.phase, AgentPhase::Searching { .. });
+        while is_searching
+            && self.next_check_allowed <= now
+            && self.counts.tries < self.settings.max_tries_in_all
+        {
+            let Some(key) = self.next_due_pair(now) else {
+                return;
+            };
             self.try_pair(key, now);
-            self.free = now + self.settings.pace;
+            self.next_check_allowed = now + self.settings.pace_interval;
         }
     }
 
     /// Pairs that are still to be probed. A follower goes on where it has had an answer: the leader may still wait for one,
     /// and asks an address that was not offered to it only when a probe comes from there.
-    fn open(&self) -> impl Iterator<Item = &Pair> {
-        let (again, settings) = (!self.leads(), &self.settings);
-        let open = self.pairs.iter().filter(move |pair| pair.is_open(settings.tries, again));
-        open.filter(|pair| self.pairs.tries_at(pair.key.remote.ip()) < settings.tries_per_ip)
+    fn open_pairs(&self) -> impl Iterator<Item = &CandidatePair> {
+        let (retry_valid, settings) = (!self.is_leader(), &self.settings);
+        let open = self
+            .pairs
+            .iter()
+            .filter(move |pair| pair.is_checkable(settings.max_tries, retry_valid));
+        open.filter(|pair| self.pairs.tries_at(pair.key.remote.ip()) < settings.max_tries_per_ip)
     }
 
     /// Of the pairs that are due: the one that was tried least, of these the best.
-    fn due(&self, now: Instant) -> Option<Key> {
-        let due = self.open().filter(|pair| pair.next <= now);
+    fn next_due_pair(&self, now: Instant) -> Option<PairKey> {
+        let due = self.open_pairs().filter(|pair| pair.next_due <= now);
         due.min_by_key(|pair| pair.tries).map(|pair| pair.key)
     }
 
-    fn try_pair(&mut self, key: Key, now: Instant) {
-        let Some(pair) = self.pairs.get_mut(&key) else { return };
-        let wait = interval(self.settings.interval, pair.tries, LONGEST);
+    fn try_pair(&mut self, key: PairKey, now: Instant) {
+        let Some(pair) = self.pairs.get_mut(&key) else {
+            return;
+        };
+        let wait = retry_interval(self.settings.retry_interval, pair.tries, MAX_RETRY_INTERVAL);
         pair.tries += 1;
-        pair.tried.get_or_insert(now);
-        pair.next = now + wait;
+        pair.first_tried.get_or_insert(now);
+        pair.next_due = now + wait;
         self.counts.tries += 1;
         match key.transport {
             Transport::Udp => {
-                let probe = self.probe();
-                self.send(key, probe, true, now);
+                let probe = self.new_probe();
+                self.send_probe(key, probe, true, now);
             }
             Transport::Tcp => {
-                pair.stream = Stream::Dialling;
-                self.actions.push(Action::Dial { key, patience: DIAL });
+                pair.stream = TcpPairState::Dialing;
+                self.actions.push(AgentAction::Dial {
+                    key,
+                    timeout: DIAL_TIMEOUT,
+                });
             }
         }
     }
 
-    pub(super) fn next_check(&self) -> Option<Instant> {
-        if self.counts.tries >= self.settings.tries_in_all {
+    pub(super) fn next_check_at(&self) -> Option<Instant> {
+        if self.counts.tries >= self.settings.max_tries_in_all {
             return None;
         }
-        self.open().map(|pair| pair.next.max(self.free)).min()
+        self.open_pairs()
+            .map(|pair| pair.next_due.max(self.next_check_allowed))
+            .min()
     }
 
     /// When looking ends: the deadline, or the session's end before it.
-    pub(super) fn too_late(&self) -> Instant {
+    pub(super) fn search_deadline(&self) -> Instant {
         // The follower waits for the leader's word, and decides alone only when none comes.
-        let grace = if self.leads() { Duration::ZERO } else { self.settings.patience };
-        (self.deadline + grace).min(self.session.until)
+        let grace = if self.is_leader() {
+            Duration::ZERO
+        } else {
+            self.settings.search_timeout
+        };
+        (self.deadline + grace).min(self.session.expires_at)
     }
 
     pub(super) fn give_up_if_late(&mut self, now: Instant) {
-        if !matches!(self.phase, Phase::Looking { .. }) || now < self.too_late() {
+        if !matches!(self.phase, AgentPhase::Searching { .. }) || now < self.search_deadline() {
             return;
         }
         let reason = match () {
-            () if now >= self.session.until => super::Reason::Expired,
-            () if self.remotes.is_empty() && self.peer.is_none() => super::Reason::NoOffer,
-            () => super::Reason::NoPath,
+            () if now >= self.session.expires_at => super::PunchFailure::Expired,
+            () if self.remotes.is_empty() && self.peer_nonce.is_none() => {
+                super::PunchFailure::NoOffer
+            }
+            () => super::PunchFailure::NoPath,
         };
-        self.actions.push(Action::Tell(super::Message::Relay));
+        self.actions
+            .push(AgentAction::Signal(super::PunchMessage::FallBack));
         self.fall_back(reason);
     }
 }
 
 /// After the nth try, from 0: grows by 8/5 each time.
-pub(super) fn interval(first: Duration, tries: u32, longest: Duration) -> Duration {
+pub(super) fn retry_interval(first: Duration, tries: u32, max_interval: Duration) -> Duration {
     let mut wait = first;
     for _ in 0..tries.min(16) {
-        wait = (wait * 8 / 5).min(longest);
+        wait = (wait * 8 / 5).min(max_interval);
     }
-    wait.min(longest)
+    wait.min(max_interval)
 }

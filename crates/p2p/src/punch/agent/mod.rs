@@ -20,187 +20,216 @@ mod types;
 
 use std::time::Instant;
 
-use crate::punch::candidate::{Candidate, Key};
+use crate::punch::candidate::{Candidate, PairKey};
 use crate::punch::probe::Probe;
-use crate::punch::session::{Role, Session};
+use crate::punch::session::{PunchSession, SessionRole};
 
-pub use types::{Action, Counts, Event, Message, Reason, Settings, State};
+pub use types::{
+    AgentAction, AgentCounts, AgentEvent, AgentState, PunchFailure, PunchMessage, PunchSettings,
+};
 
-use nominate::{Direct, Nomination};
-use pairs::{Local, Pairs};
-use replay_window::Window;
+use nominate::{DirectPair, PairNomination};
+use pairs::{CheckList, LocalCandidate};
+use replay_window::ReplayWindow;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Agent {
-    session: Session,
-    settings: Settings,
+pub struct PunchAgent {
+    session: PunchSession,
+    settings: PunchSettings,
     nonce: u64,
     /// The last ask's number.
-    number: u64,
-    locals: Vec<Local>,
+    last_request: u64,
+    locals: Vec<LocalCandidate>,
     remotes: Vec<Candidate>,
-    pairs: Pairs,
+    pairs: CheckList,
     /// The peer's nonce, once something of it verified.
-    peer: Option<u64>,
-    window: Window,
-    phase: Phase,
+    peer_nonce: Option<u64>,
+    replay_window: ReplayWindow,
+    phase: AgentPhase,
     /// The last nomination: made, as the leader; agreed to, as the follower.
     generation: u16,
-    /// When it is too late, in [`Phase::Looking`].
+    /// When it is too late, in [`Phase::Searching`].
     deadline: Instant,
     /// When the next first probe may go.
-    free: Instant,
-    counts: Counts,
-    told: Option<Instant>,
-    actions: Vec<Action>,
+    next_check_allowed: Instant,
+    counts: AgentCounts,
+    requested_wake: Option<Instant>,
+    actions: Vec<AgentAction>,
 }
 
 /// Where the machine is.
 #[derive(Debug)]
-enum Phase {
+enum AgentPhase {
     /// It probes. `first`: when the first pair turned out to work.
-    Looking {
-        first: Option<Instant>,
+    Searching {
+        first_valid: Option<Instant>,
     },
     /// The leader asks the follower to take a pair.
-    Nominating(Nomination),
+    Nominating(PairNomination),
     /// Both have a pair.
-    Direct(Direct),
+    Direct(DirectPair),
     Relayed,
-    Ended(Reason),
+    Ended(PunchFailure),
 }
 
-impl Agent {
+impl PunchAgent {
     /// One side of a session. `nonce`: drawn at random. The first actions come with the first event.
-    pub fn new(session: Session, settings: Settings, nonce: u64, now: Instant) -> Self {
-        let deadline = now + settings.patience;
-        let actions = if settings.relay { vec![Action::UseRelay] } else { Vec::new() };
+    pub fn new(session: PunchSession, settings: PunchSettings, nonce: u64, now: Instant) -> Self {
+        let deadline = now + settings.search_timeout;
+        let actions = if settings.allow_relay {
+            vec![AgentAction::UseRelay]
+        } else {
+            Vec::new()
+        };
         Self {
             session,
             settings,
             nonce,
-            number: 0,
+            last_request: 0,
             locals: Vec::new(),
             remotes: Vec::new(),
-            pairs: Pairs::default(),
-            peer: None,
-            window: Window::default(),
-            phase: Phase::Looking { first: None },
+            pairs: CheckList::default(),
+            peer_nonce: None,
+            replay_window: ReplayWindow::default(),
+            phase: AgentPhase::Searching { first_valid: None },
             generation: 0,
             deadline,
-            free: now,
-            counts: Counts::default(),
-            told: None,
+            next_check_allowed: now,
+            counts: AgentCounts::default(),
+            requested_wake: None,
             actions,
         }
     }
 
     /// Something happened, at this time. What is to be done, in this order.
-    pub fn take(&mut self, event: Event, now: Instant) -> Vec<Action> {
-        if !matches!(self.phase, Phase::Ended(_)) {
-            self.happen(event, now);
+    pub fn handle_event(&mut self, event: AgentEvent, now: Instant) -> Vec<AgentAction> {
+        if !matches!(self.phase, AgentPhase::Ended(_)) {
+            self.dispatch_event(event, now);
             self.advance(now);
-            self.wake();
+            self.request_wake();
         }
         std::mem::take(&mut self.actions)
     }
 
-    fn happen(&mut self, event: Event, now: Instant) {
+    fn dispatch_event(&mut self, event: AgentEvent, now: Instant) {
         match event {
-            Event::Local { kind, transport, addr, base } => self.local(kind, transport, addr, base, now),
-            Event::Gathered => self.gathered(),
-            Event::Told(Message::Offer(candidates)) => self.offered(&candidates, now),
-            Event::Told(Message::Relay) => self.fall_back(Reason::PeerGaveUp),
-            Event::Datagram { base, from, bytes } => self.datagram(base, from, &bytes, now),
-            Event::Connected(key) => self.connected(key, now),
-            Event::Read { key, bytes } => self.read(key, &bytes, now),
-            Event::Ended(key) => self.stream_ended(key, now),
-            Event::Heard => self.heard(now),
-            Event::Tick => (),
+            AgentEvent::LocalCandidate {
+                kind,
+                transport,
+                addr,
+                base,
+            } => self.add_local(kind, transport, addr, base, now),
+            AgentEvent::Gathered => self.send_offer(),
+            AgentEvent::PeerMessage(PunchMessage::Offer(candidates)) => {
+                self.add_remotes(&candidates, now)
+            }
+            AgentEvent::PeerMessage(PunchMessage::FallBack) => {
+                self.fall_back(PunchFailure::PeerGaveUp)
+            }
+            AgentEvent::Datagram { base, from, bytes } => {
+                self.handle_datagram(base, from, &bytes, now)
+            }
+            AgentEvent::Connected(key) => self.handle_connected(key, now),
+            AgentEvent::Read { key, bytes } => self.handle_read(key, &bytes, now),
+            AgentEvent::Disconnected(key) => self.handle_disconnected(key, now),
+            AgentEvent::PeerAlive => self.note_peer_alive(now),
+            AgentEvent::Tick => (),
         }
     }
 
     /// What time alone brings about. A nomination that fails leads back to looking.
     fn advance(&mut self, now: Instant) {
-        self.nominate_again(now);
-        if matches!(self.phase, Phase::Looking { .. }) {
-            self.turn_strangers_away(now);
-            self.consider(now);
-            self.check(now);
+        self.send_nomination(now);
+        if matches!(self.phase, AgentPhase::Searching { .. }) {
+            self.reject_silent_connections(now);
+            self.nominate_best(now);
+            self.send_checks(now);
             self.give_up_if_late(now);
         }
-        self.keep_alive(now);
+        self.send_keepalive(now);
     }
 
     /// Where it is.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> AgentState {
         match &self.phase {
-            Phase::Looking { .. } | Phase::Nominating(_) => State::Looking,
-            Phase::Direct(direct) => State::Direct(direct.key),
-            Phase::Relayed => State::Relayed,
-            Phase::Ended(reason) => State::Ended(*reason),
+            AgentPhase::Searching { .. } | AgentPhase::Nominating(_) => AgentState::Searching,
+            AgentPhase::Direct(direct) => AgentState::Direct(direct.key),
+            AgentPhase::Relayed => AgentState::Relayed,
+            AgentPhase::Ended(reason) => AgentState::Ended(*reason),
         }
     }
 
     /// What it has counted.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> AgentCounts {
         self.counts
     }
 
     /// Whether it leads.
-    pub fn role(&self) -> Role {
+    pub fn role(&self) -> SessionRole {
         self.session.role
     }
 
     /// The round trip of a pair, if it was measured.
-    pub fn round_trip(&self, key: &Key) -> Option<std::time::Duration> {
+    pub fn round_trip(&self, key: &PairKey) -> Option<std::time::Duration> {
         self.pairs.get(key)?.rtt
     }
 
-    fn leads(&self) -> bool {
-        self.session.role == Role::Leader
+    fn is_leader(&self) -> bool {
+        self.session.role == SessionRole::Leader
     }
 
-    fn wake(&mut self) {
+    fn request_wake(&mut self) {
         let next = self.next_wake();
-        if next != self.told {
-            self.told = next;
-            self.actions.extend(next.map(|at| Action::Wake { at }));
+        if next != self.requested_wake {
+            self.requested_wake = next;
+            self.actions.extend(next.map(|at| AgentAction::Wake { at }));
         }
     }
 
     fn next_wake(&self) -> Option<Instant> {
         match &self.phase {
-            Phase::Looking { first } => {
-                let times = [Some(self.too_late()), self.next_check(), self.next_choice(*first), self.next_stranger()];
+            AgentPhase::Searching { first_valid: first } => {
+                let times = [
+                    Some(self.search_deadline()),
+                    self.next_check_at(),
+                    self.choice_time(*first),
+                    self.next_rejection(),
+                ];
                 times.into_iter().flatten().min()
             }
-            Phase::Nominating(nomination) => Some(nomination.next),
-            Phase::Direct(direct) => direct.next,
-            Phase::Relayed | Phase::Ended(_) => None,
+            AgentPhase::Nominating(nomination) => Some(nomination.next_send_at),
+            AgentPhase::Direct(direct) => direct.next_keepalive,
+            AgentPhase::Relayed | AgentPhase::Ended(_) => None,
         }
     }
 
     /// A probe that says nothing yet but who it is from.
-    fn probe(&self) -> Probe {
+    fn new_probe(&self) -> Probe {
         let (from, nonce) = (self.session.role, self.nonce);
-        Probe { from, nonce, ask: None, answer: None, nominates: None, seen: None }
+        Probe {
+            sender: from,
+            nonce,
+            request: None,
+            response: None,
+            nomination: None,
+            mapped_addr: None,
+        }
     }
 
     /// Sends or writes a probe over a pair; if it asks, the pair waits for the answer.
-    fn send(&mut self, key: Key, mut probe: Probe, asks: bool, now: Instant) {
-        if asks {
-            self.number += 1;
-            probe.ask = Some(self.number);
+    fn send_probe(&mut self, key: PairKey, mut probe: Probe, is_request: bool, now: Instant) {
+        if is_request {
+            self.last_request += 1;
+            probe.request = Some(self.last_request);
             if let Some(pair) = self.pairs.get_mut(&key) {
-                pair.asked(self.number, now);
+                pair.record_request(self.last_request, now);
             }
         }
         let bytes = probe.encode(&self.session);
         self.actions.push(match key.transport {
-            crate::punch::Transport::Udp => Action::Send { key, bytes },
-            crate::punch::Transport::Tcp => Action::Write { key, bytes },
+            crate::punch::Transport::Udp => AgentAction::Send { key, bytes },
+            crate::punch::Transport::Tcp => AgentAction::Write { key, bytes },
         });
     }
 }

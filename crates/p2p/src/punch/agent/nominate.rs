@@ -6,190 +6,249 @@
 
 use std::time::{Duration, Instant};
 
-use crate::punch::candidate::{Key, Transport};
+use crate::punch::candidate::{PairKey, Transport};
 use crate::punch::probe::Probe;
 
-use super::checks::interval;
-use super::pairs::{Pair, Progress, Stream};
-use super::{Action, Agent, Message, Phase, Reason};
+use super::checks::retry_interval;
+use super::pairs::{CandidatePair, PairProgress, TcpPairState};
+use super::{AgentAction, AgentPhase, PunchAgent, PunchFailure, PunchMessage};
 
 /// How often a nomination is sent over UDP.
-const TRIES: u32 = 10;
+const MAX_NOMINATION_TRIES: u32 = 10;
 /// How long one may take over TCP.
-const STREAM_PATIENCE: Duration = Duration::from_secs(2);
+const STREAM_NOMINATION_TIMEOUT: Duration = Duration::from_secs(2);
 /// A choice waits no longer for a better pair.
-const LONGEST_CHOICE: Duration = Duration::from_millis(400);
+const MAX_CHOICE_DELAY: Duration = Duration::from_millis(400);
 /// A better pair that has to connect first has at least so long.
-const CONNECTING: Duration = Duration::from_millis(50);
+const MIN_CONNECT_DELAY: Duration = Duration::from_millis(50);
 /// Between asks of a pair that does not answer any more, and how many of them there are.
-const LAST_ASKS: (Duration, u32) = (Duration::from_secs(1), 5);
+const KEEPALIVE_RETRIES: (Duration, u32) = (Duration::from_secs(1), 5);
 
 /// What the leader has asked the follower to take.
 #[derive(Debug)]
-pub(super) struct Nomination {
-    pub(super) key: Key,
+pub(super) struct PairNomination {
+    pub(super) key: PairKey,
     pub(super) generation: u16,
     tries: u32,
-    pub(super) next: Instant,
+    pub(super) next_send_at: Instant,
 }
 
 /// The pair that both have.
 #[derive(Debug)]
-pub(super) struct Direct {
-    pub(super) key: Key,
+pub(super) struct DirectPair {
+    pub(super) key: PairKey,
     /// Asks since the peer was heard.
     unanswered: u32,
     /// When the next one goes; a TCP connection tells by itself that it has ended.
-    pub(super) next: Option<Instant>,
+    pub(super) next_keepalive: Option<Instant>,
 }
 
-impl Agent {
+impl PunchAgent {
     /// The leader takes the best pair that works, once better ones have had their chance.
-    pub(super) fn consider(&mut self, now: Instant) {
-        let Phase::Looking { first } = self.phase else { return };
-        if self.next_choice(first).is_none_or(|at| at > now) {
+    pub(super) fn nominate_best(&mut self, now: Instant) {
+        let AgentPhase::Searching { first_valid: first } = self.phase else {
+            return;
+        };
+        if self.choice_time(first).is_none_or(|at| at > now) {
             return;
         }
         if let Some(key) = self.pairs.best_valid().map(|pair| pair.key) {
             self.generation += 1;
-            let nomination = Nomination { key, generation: self.generation, tries: 0, next: now };
-            self.phase = Phase::Nominating(nomination);
-            self.nominate_again(now);
+            let nomination = PairNomination {
+                key,
+                generation: self.generation,
+                tries: 0,
+                next_send_at: now,
+            };
+            self.phase = AgentPhase::Nominating(nomination);
+            self.send_nomination(now);
         }
     }
 
     /// When the leader chooses: when no better pair can be expected to work any more, and before it is too late.
-    pub(super) fn next_choice(&self, first: Option<Instant>) -> Option<Instant> {
-        let best = self.pairs.best_valid().filter(|_| self.leads())?;
+    pub(super) fn choice_time(&self, first: Option<Instant>) -> Option<Instant> {
+        let best = self.pairs.best_valid().filter(|_| self.is_leader())?;
         let first = first?;
-        let better = |pair: &&Pair| pair.priority > best.priority && pair.progress == Progress::Trying && pair.offered;
-        let times = self.pairs.iter().filter(better).map(|pair| hope(pair, best, first));
-        let longest = (first + LONGEST_CHOICE).min(self.too_late());
-        Some(times.max().unwrap_or(first).clamp(first.min(longest), longest))
+        let better = |pair: &&CandidatePair| {
+            pair.priority > best.priority && pair.progress == PairProgress::Trying && pair.offered
+        };
+        let times = self
+            .pairs
+            .iter()
+            .filter(better)
+            .map(|pair| wait_for_better(pair, best, first));
+        let max_wait = (first + MAX_CHOICE_DELAY).min(self.search_deadline());
+        Some(
+            times
+                .max()
+                .unwrap_or(first)
+                .clamp(first.min(max_wait), max_wait),
+        )
     }
 
-    pub(super) fn nominate_again(&mut self, now: Instant) {
-        let Phase::Nominating(nomination) = &mut self.phase else { return };
-        if nomination.next > now {
+    pub(super) fn send_nomination(&mut self, now: Instant) {
+        let AgentPhase::Nominating(nomination) = &mut self.phase else {
+            return;
+        };
+        if nomination.next_send_at > now {
             return;
         }
         let (key, generation) = (nomination.key, nomination.generation);
-        let tries = if key.transport == Transport::Tcp { 1 } else { TRIES };
-        if nomination.tries >= tries || now >= self.session.until {
+        let tries = if key.transport == Transport::Tcp {
+            1
+        } else {
+            MAX_NOMINATION_TRIES
+        };
+        if nomination.tries >= tries || now >= self.session.expires_at {
             return self.nomination_failed(key, now);
         }
-        nomination.next = now
+        nomination.next_send_at = now
             + match key.transport {
-                Transport::Udp => interval(self.settings.interval, nomination.tries, Duration::from_secs(1)),
-                Transport::Tcp => STREAM_PATIENCE,
+                Transport::Udp => retry_interval(
+                    self.settings.retry_interval,
+                    nomination.tries,
+                    Duration::from_secs(1),
+                ),
+                Transport::Tcp => STREAM_NOMINATION_TIMEOUT,
             };
         nomination.tries += 1;
-        let probe = Probe { nominates: Some(generation), ..self.probe() };
-        self.send(key, probe, true, now);
+        let probe = Probe {
+            nomination: Some(generation),
+            ..self.new_probe()
+        };
+        self.send_probe(key, probe, true, now);
     }
 
     /// Back to looking: the next best pair, if there is one, or the end.
-    pub(super) fn nomination_failed(&mut self, key: Key, now: Instant) {
+    pub(super) fn nomination_failed(&mut self, key: PairKey, now: Instant) {
         if let Some(pair) = self.pairs.get_mut(&key) {
-            pair.progress = Progress::Failed;
+            pair.progress = PairProgress::Failed;
         }
-        self.close(key);
-        self.phase = Phase::Looking { first: Some(now) };
+        self.close_stream(key);
+        self.phase = AgentPhase::Searching {
+            first_valid: Some(now),
+        };
         self.give_up_if_late(now);
-        self.consider(now);
+        self.nominate_best(now);
     }
 
     /// Whether the follower takes this pair: it is the newest nomination, or the newest once more. And it has worked from
     /// here, too (RFC 8445 section 7.3.1.5): somebody between, who is faster, could send the leader's word on from elsewhere.
-    pub(super) fn agree(&mut self, key: Key, generation: u16) -> bool {
-        let again = matches!(&self.phase, Phase::Direct(direct) if direct.key == key && generation == self.generation);
-        let open = matches!(self.phase, Phase::Looking { .. } | Phase::Direct(_));
-        let works = self.pairs.get(&key).is_some_and(|pair| pair.progress == Progress::Valid);
-        let agrees = !self.leads() && open && works && (again || generation > self.generation);
+    pub(super) fn try_agree(&mut self, key: PairKey, generation: u16) -> bool {
+        let is_repeated = matches!(&self.phase, AgentPhase::Direct(direct) if direct.key == key && generation == self.generation);
+        let is_open = matches!(
+            self.phase,
+            AgentPhase::Searching { .. } | AgentPhase::Direct(_)
+        );
+        let is_valid = self
+            .pairs
+            .get(&key)
+            .is_some_and(|pair| pair.progress == PairProgress::Valid);
+        let agrees = !self.is_leader()
+            && is_open
+            && is_valid
+            && (is_repeated || generation > self.generation);
         if agrees {
             self.generation = generation;
         }
         agrees
     }
 
-    pub(super) fn settle_as_follower(&mut self, key: Key, now: Instant) {
+    pub(super) fn settle_as_follower(&mut self, key: PairKey, now: Instant) {
         match &self.phase {
-            Phase::Direct(direct) if direct.key == key => self.heard(now),
-            _ => self.settle(key, now),
+            AgentPhase::Direct(direct) if direct.key == key => self.note_peer_alive(now),
+            _ => self.use_pair(key, now),
         }
     }
 
     /// This pair it is; all other connections are closed.
-    pub(super) fn settle(&mut self, key: Key, now: Instant) {
-        let next = (key.transport == Transport::Udp).then(|| now + self.settings.keep_alive);
-        self.phase = Phase::Direct(Direct { key, unanswered: 0, next });
+    pub(super) fn use_pair(&mut self, key: PairKey, now: Instant) {
+        let next =
+            (key.transport == Transport::Udp).then(|| now + self.settings.keepalive_interval);
+        self.phase = AgentPhase::Direct(DirectPair {
+            key,
+            unanswered: 0,
+            next_keepalive: next,
+        });
         self.close_all_but(Some(key));
-        self.actions.push(Action::Use(key));
+        self.actions.push(AgentAction::UsePair(key));
     }
 
-    pub(super) fn heard(&mut self, now: Instant) {
-        if let Phase::Direct(direct) = &mut self.phase {
+    pub(super) fn note_peer_alive(&mut self, now: Instant) {
+        if let AgentPhase::Direct(direct) = &mut self.phase {
             direct.unanswered = 0;
-            direct.next = direct.next.map(|_| now + self.settings.keep_alive);
+            direct.next_keepalive = direct
+                .next_keepalive
+                .map(|_| now + self.settings.keepalive_interval);
         }
     }
 
-    pub(super) fn keep_alive(&mut self, now: Instant) {
-        let Phase::Direct(direct) = &mut self.phase else { return };
-        if direct.next.is_none_or(|next| next > now) {
+    pub(super) fn send_keepalive(&mut self, now: Instant) {
+        let AgentPhase::Direct(direct) = &mut self.phase else {
+            return;
+        };
+        if direct.next_keepalive.is_none_or(|next| next > now) {
             return;
         }
-        let (wait, most) = LAST_ASKS;
+        let (interval, max_retries) = KEEPALIVE_RETRIES;
         let key = direct.key;
-        if direct.unanswered >= most {
-            self.actions.push(Action::Tell(Message::Relay));
-            return self.fall_back(Reason::Lost);
+        if direct.unanswered >= max_retries {
+            self.actions
+                .push(AgentAction::Signal(PunchMessage::FallBack));
+            return self.fall_back(PunchFailure::PairLost);
         }
         direct.unanswered += 1;
-        direct.next = Some(now + wait);
-        let probe = self.probe();
-        self.send(key, probe, true, now);
+        direct.next_keepalive = Some(now + interval);
+        let probe = self.new_probe();
+        self.send_probe(key, probe, true, now);
     }
 
     /// To the relay if it is allowed, else to an end.
-    pub(super) fn fall_back(&mut self, reason: Reason) {
-        if matches!(self.phase, Phase::Relayed | Phase::Ended(_)) {
+    pub(super) fn fall_back(&mut self, reason: PunchFailure) {
+        if matches!(self.phase, AgentPhase::Relayed | AgentPhase::Ended(_)) {
             return;
         }
-        let was_direct = matches!(self.phase, Phase::Direct(_));
+        let was_direct = matches!(self.phase, AgentPhase::Direct(_));
         self.close_all_but(None);
-        if self.settings.relay {
-            self.phase = Phase::Relayed;
+        if self.settings.allow_relay {
+            self.phase = AgentPhase::Relayed;
             if was_direct {
-                self.actions.push(Action::UseRelay);
+                self.actions.push(AgentAction::UseRelay);
             }
         } else {
-            self.phase = Phase::Ended(reason);
-            self.actions.push(Action::GiveUp(reason));
+            self.phase = AgentPhase::Ended(reason);
+            self.actions.push(AgentAction::GiveUp(reason));
         }
     }
 
-    fn close_all_but(&mut self, kept: Option<Key>) {
-        let open = self.pairs.iter().filter(|pair| pair.stream != Stream::None && Some(pair.key) != kept);
-        let keys: Vec<Key> = open.map(|pair| pair.key).collect();
-        keys.into_iter().for_each(|key| self.close(key));
+    fn close_all_but(&mut self, kept: Option<PairKey>) {
+        let open = self
+            .pairs
+            .iter()
+            .filter(|pair| pair.stream != TcpPairState::None && Some(pair.key) != kept);
+        let keys: Vec<PairKey> = open.map(|pair| pair.key).collect();
+        keys.into_iter().for_each(|key| self.close_stream(key));
     }
 
-    pub(super) fn close(&mut self, key: Key) {
-        if let Some(pair) = self.pairs.get_mut(&key).filter(|pair| pair.stream != Stream::None) {
-            pair.stream = Stream::None;
-            self.actions.push(Action::Close(key));
+    pub(super) fn close_stream(&mut self, key: PairKey) {
+        if let Some(pair) = self
+            .pairs
+            .get_mut(&key)
+            .filter(|pair| pair.stream != TcpPairState::None)
+        {
+            pair.stream = TcpPairState::None;
+            self.actions.push(AgentAction::Close(key));
         }
     }
 }
 
 /// How long a better pair is waited for. It would have answered within a round trip, and half of one for its delays; but
 /// beside UDP, TCP has to connect first, perhaps after a SYN that came too early.
-fn hope(pair: &Pair, best: &Pair, first: Instant) -> Instant {
+fn wait_for_better(pair: &CandidatePair, best: &CandidatePair, first: Instant) -> Instant {
     let rtt = best.rtt.unwrap_or_default();
-    match pair.tried {
+    match pair.first_tried {
         _ if pair.key.transport == Transport::Tcp && best.key.transport == Transport::Udp => {
-            first + (rtt * 4).max(CONNECTING)
+            first + (rtt * 4).max(MIN_CONNECT_DELAY)
         }
         Some(tried) => tried + rtt * 3 / 2,
         None => first + rtt / 2,

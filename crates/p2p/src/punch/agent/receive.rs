@@ -3,95 +3,127 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use crate::punch::candidate::{Key, Transport};
+use crate::punch::candidate::{PairKey, Transport};
 use crate::punch::probe::Probe;
 
-use super::pairs::Progress;
-use super::{Agent, Phase};
+use super::pairs::PairProgress;
+use super::{AgentPhase, PunchAgent};
 
-impl Agent {
-    pub(super) fn datagram(&mut self, base: SocketAddr, from: SocketAddr, bytes: &[u8], now: Instant) {
+impl PunchAgent {
+    pub(super) fn handle_datagram(
+        &mut self,
+        base: SocketAddr,
+        from: SocketAddr,
+        bytes: &[u8],
+        now: Instant,
+    ) {
         let remote = SocketAddr::new(from.ip().to_canonical(), from.port());
-        let key = Key { transport: Transport::Udp, base, remote };
-        if let Some(probe) = self.authentic(bytes) {
-            self.probed(key, &probe, now);
+        let key = PairKey {
+            transport: Transport::Udp,
+            base,
+            remote,
+        };
+        if let Some(probe) = self.verify_probe(bytes) {
+            self.handle_probe(key, &probe, now);
         }
     }
 
-    pub(super) fn authentic(&mut self, bytes: &[u8]) -> Option<Probe> {
+    pub(super) fn verify_probe(&mut self, bytes: &[u8]) -> Option<Probe> {
         let probe = Probe::decode(bytes, &self.session).ok();
-        let probe = probe.filter(|probe| self.peer.is_none_or(|nonce| nonce == probe.nonce));
+        let probe = probe.filter(|probe| self.peer_nonce.is_none_or(|nonce| nonce == probe.nonce));
         match probe {
-            Some(probe) => self.peer = Some(probe.nonce),
+            Some(probe) => self.peer_nonce = Some(probe.nonce),
             None => self.counts.dropped += 1,
         }
         probe
     }
 
     /// The ask first: on a stream, its answer must go before a nomination that the answer in the same probe may cause.
-    pub(super) fn probed(&mut self, key: Key, probe: &Probe, now: Instant) {
-        if let Some(number) = probe.ask {
-            if !self.window.is_new(number) && !self.is_offered(&key) {
+    pub(super) fn handle_probe(&mut self, key: PairKey, probe: &Probe, now: Instant) {
+        if let Some(number) = probe.request {
+            if !self.replay_window.insert(number) && !self.is_offered(&key) {
                 self.counts.replayed += 1;
                 return;
             }
-            self.asked(key, number, probe, now);
+            self.handle_request(key, number, probe, now);
         }
-        if let Some(number) = probe.answer {
-            self.answered(key, number, probe.nominates, now);
+        if let Some(number) = probe.response {
+            self.handle_response(key, number, probe.nomination, now);
         }
     }
 
     /// Where the peer has offered to be, a repeated ask is answered once more: otherwise somebody between who is faster, and
     /// sends it on from elsewhere, could have the true one thrown away.
-    fn is_offered(&self, key: &Key) -> bool {
+    fn is_offered(&self, key: &PairKey) -> bool {
         self.pairs.get(key).is_some_and(|pair| pair.offered)
     }
 
     /// Answers, and asks in the same probe while the pair has not been shown to work.
-    fn asked(&mut self, key: Key, number: u64, probe: &Probe, now: Instant) {
-        if !self.is_welcome(&key, now) || !self.discover(key, now) {
+    fn handle_request(&mut self, key: PairKey, number: u64, probe: &Probe, now: Instant) {
+        if !self.accepts_request(&key, now) || !self.discover_pair(key, now) {
             return;
         }
-        let mut answer = Probe { answer: Some(number), seen: Some(key.remote), ..self.probe() };
-        let agrees = probe.nominates.filter(|generation| self.agree(key, *generation));
-        answer.nominates = agrees;
+        let mut answer = Probe {
+            response: Some(number),
+            mapped_addr: Some(key.remote),
+            ..self.new_probe()
+        };
+        let agreed = probe
+            .nomination
+            .filter(|generation| self.try_agree(key, *generation));
+        answer.nomination = agreed;
         // The answer that comes with the ask shows that the pair works. On a stream, another ask would be answered after the
         // nomination, and that answer be read as the first bytes of what follows.
         let trying = self.pairs.get(&key).is_some_and(|pair| {
-            pair.progress == Progress::Trying && !probe.answer.is_some_and(|number| pair.awaits(number))
+            pair.progress == PairProgress::Trying
+                && !probe
+                    .response
+                    .is_some_and(|number| pair.awaits_response(number))
         });
-        let asks = trying && agrees.is_none() && matches!(self.phase, Phase::Looking { .. } | Phase::Nominating(_));
-        self.send(key, answer, asks, now);
-        if agrees.is_some() {
+        let is_request = trying
+            && agreed.is_none()
+            && matches!(
+                self.phase,
+                AgentPhase::Searching { .. } | AgentPhase::Nominating(_)
+            );
+        self.send_probe(key, answer, is_request, now);
+        if agreed.is_some() {
             self.settle_as_follower(key, now);
         }
     }
 
     /// After the session's end only the pair in use is answered; where the relay was settled for, nothing is.
-    fn is_welcome(&self, key: &Key, now: Instant) -> bool {
+    fn accepts_request(&self, key: &PairKey, now: Instant) -> bool {
         match &self.phase {
-            Phase::Looking { .. } | Phase::Nominating(_) => now < self.session.until,
-            Phase::Direct(direct) => {
-                direct.key == *key || (now < self.session.until && key.transport == Transport::Udp)
+            AgentPhase::Searching { .. } | AgentPhase::Nominating(_) => {
+                now < self.session.expires_at
             }
-            Phase::Relayed | Phase::Ended(_) => false,
+            AgentPhase::Direct(direct) => {
+                direct.key == *key
+                    || (now < self.session.expires_at && key.transport == Transport::Udp)
+            }
+            AgentPhase::Relayed | AgentPhase::Ended(_) => false,
         }
     }
 
-    fn answered(&mut self, key: Key, number: u64, nominates: Option<u16>, now: Instant) {
-        let answered = self.pairs.get_mut(&key).is_some_and(|pair| pair.answered(number, now));
-        if !answered {
+    fn handle_response(&mut self, key: PairKey, number: u64, nominates: Option<u16>, now: Instant) {
+        let is_response = self
+            .pairs
+            .get_mut(&key)
+            .is_some_and(|pair| pair.take_response(number, now));
+        if !is_response {
             return;
         }
         match &mut self.phase {
-            Phase::Looking { first } => {
+            AgentPhase::Searching { first_valid: first } => {
                 first.get_or_insert(now);
             }
-            Phase::Nominating(nomination) if nominates == Some(nomination.generation) && nomination.key == key => {
-                self.settle(key, now);
+            AgentPhase::Nominating(nomination)
+                if nominates == Some(nomination.generation) && nomination.key == key =>
+            {
+                self.use_pair(key, now);
             }
-            Phase::Direct(direct) if direct.key == key => self.heard(now),
+            AgentPhase::Direct(direct) if direct.key == key => self.note_peer_alive(now),
             _ => (),
         }
     }

@@ -1,29 +1,33 @@
 //! Which of the peer's asks have come already: a sliding window, as RFC 4303 section 3.4.3 has it.
 
 /// Asks further behind the newest count as old.
-const WIDTH: u64 = 64;
+const WINDOW_WIDTH: u64 = 64;
 
 /// The numbers that have come.
 #[derive(Debug, Default)]
-pub(super) struct Window {
+pub(super) struct ReplayWindow {
     newest: u64,
     /// Bit n: `newest - n` has come.
-    come: u64,
+    received: u64,
 }
 
-impl Window {
+impl ReplayWindow {
     /// Whether this number comes for the first time. It has come from now on.
-    pub(super) fn is_new(&mut self, number: u64) -> bool {
+    pub(super) fn insert(&mut self, number: u64) -> bool {
         if number > self.newest {
             let step = number - self.newest;
-            self.come = if step < WIDTH { self.come << step } else { 0 } | 1;
+            self.received = if step < WINDOW_WIDTH {
+                self.received << step
+            } else {
+                0
+            } | 1;
             self.newest = number;
             return true;
         }
         let age = self.newest - number;
-        let new = age < WIDTH && self.come & (1 << age) == 0;
+        let new = age < WINDOW_WIDTH && self.received & (1 << age) == 0;
         if new {
-            self.come |= 1 << age;
+            self.received |= 1 << age;
         }
         new
     }
@@ -40,10 +44,10 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_new_twice_and_what_is_young_is_new_once(numbers in prop::collection::vec(1u64..200, 0..300)) {
-            let (mut window, mut come) = (Window::default(), BTreeSet::new());
+            let (mut window, mut come) = (ReplayWindow::default(), BTreeSet::new());
             for number in numbers {
-                let young = come.last().is_none_or(|newest| number + WIDTH > *newest);
-                let new = window.is_new(number);
+                let young = come.last().is_none_or(|newest| number + WINDOW_WIDTH > *newest);
+                let new = window.insert(number);
                 prop_assert_eq!(new, young && come.insert(number));
             }
         }

@@ -5,83 +5,109 @@
 
 use std::time::{Duration, Instant};
 
-use crate::punch::candidate::Key;
+use crate::punch::candidate::PairKey;
 
-use super::checks::{LONGEST, interval};
-use super::pairs::{Progress, Stream};
-use super::{Action, Agent, Phase, Reason};
+use super::checks::{MAX_RETRY_INTERVAL, retry_interval};
+use super::pairs::{PairProgress, TcpPairState};
+use super::{AgentAction, AgentPhase, PunchAgent, PunchFailure};
 
 /// A connection over which nothing authentic has come for so long is a stranger's.
-const INTRODUCTION: Duration = Duration::from_secs(2);
+const FIRST_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Agent {
-    pub(super) fn connected(&mut self, key: Key, now: Instant) {
-        let looking = matches!(self.phase, Phase::Looking { .. } | Phase::Nominating(_)) && now < self.session.until;
-        if !looking || !self.discover(key, now) {
-            self.actions.push(Action::Close(key));
+impl PunchAgent {
+    pub(super) fn handle_connected(&mut self, key: PairKey, now: Instant) {
+        let is_searching = matches!(
+            self.phase,
+            AgentPhase::Searching { .. } | AgentPhase::Nominating(_)
+        ) && now < self.session.expires_at;
+        if !is_searching || !self.discover_pair(key, now) {
+            self.actions.push(AgentAction::Close(key));
             return;
         }
         if let Some(pair) = self.pairs.get_mut(&key) {
-            pair.stream = Stream::Open;
-            pair.next = now + INTRODUCTION;
+            pair.stream = TcpPairState::Open;
+            pair.next_due = now + FIRST_PROBE_TIMEOUT;
         }
-        if self.leads() {
-            let probe = self.probe();
-            self.send(key, probe, true, now);
+        if self.is_leader() {
+            let probe = self.new_probe();
+            self.send_probe(key, probe, true, now);
         }
     }
 
     /// A stranger's bytes end the connection.
-    pub(super) fn read(&mut self, key: Key, bytes: &[u8], now: Instant) {
-        if self.pairs.get(&key).is_none_or(|pair| pair.stream != Stream::Open) {
+    pub(super) fn handle_read(&mut self, key: PairKey, bytes: &[u8], now: Instant) {
+        if self
+            .pairs
+            .get(&key)
+            .is_none_or(|pair| pair.stream != TcpPairState::Open)
+        {
             return;
         }
-        let Some(probe) = self.authentic(bytes) else { return self.turn_away(key, now) };
+        let Some(probe) = self.verify_probe(bytes) else {
+            return self.reject_connection(key, now);
+        };
         if let Some(pair) = self.pairs.get_mut(&key) {
-            pair.next = now + INTRODUCTION;
+            pair.next_due = now + FIRST_PROBE_TIMEOUT;
         }
-        self.probed(key, &probe, now);
+        self.handle_probe(key, &probe, now);
     }
 
-    fn turn_away(&mut self, key: Key, now: Instant) {
-        self.close(key);
-        self.stream_ended(key, now);
+    fn reject_connection(&mut self, key: PairKey, now: Instant) {
+        self.close_stream(key);
+        self.handle_disconnected(key, now);
     }
 
-    pub(super) fn turn_strangers_away(&mut self, now: Instant) {
-        let late: Vec<Key> = self.strangers().filter(|(_, until)| *until <= now).map(|(key, _)| key).collect();
-        late.into_iter().for_each(|key| self.turn_away(key, now));
+    pub(super) fn reject_silent_connections(&mut self, now: Instant) {
+        let late: Vec<PairKey> = self
+            .silent_connections()
+            .filter(|(_, until)| *until <= now)
+            .map(|(key, _)| key)
+            .collect();
+        late.into_iter()
+            .for_each(|key| self.reject_connection(key, now));
     }
 
-    pub(super) fn next_stranger(&self) -> Option<Instant> {
-        self.strangers().map(|(_, until)| until).min()
+    pub(super) fn next_rejection(&self) -> Option<Instant> {
+        self.silent_connections().map(|(_, until)| until).min()
     }
 
-    fn strangers(&self) -> impl Iterator<Item = (Key, Instant)> {
-        let silent = |pair: &&super::pairs::Pair| pair.stream == Stream::Open && pair.progress == Progress::Trying;
-        self.pairs.iter().filter(silent).map(|pair| (pair.key, pair.next))
+    fn silent_connections(&self) -> impl Iterator<Item = (PairKey, Instant)> {
+        let silent = |pair: &&super::pairs::CandidatePair| {
+            pair.stream == TcpPairState::Open && pair.progress == PairProgress::Trying
+        };
+        self.pairs
+            .iter()
+            .filter(silent)
+            .map(|pair| (pair.key, pair.next_due))
     }
 
     /// The next dial waits its turn, not until a stranger would have been turned away: the connection may have been whole on this
     /// side alone, where the last packet of its handshake was lost. One that worked and ended does not come back.
-    pub(super) fn stream_ended(&mut self, key: Key, now: Instant) {
-        let first = self.settings.interval;
-        let Some(pair) = self.pairs.get_mut(&key) else { return };
-        pair.stream = Stream::None;
-        pair.next = pair.next.min(now + interval(first, pair.tries, LONGEST));
-        if pair.progress == Progress::Valid {
-            pair.progress = Progress::Failed;
+    pub(super) fn handle_disconnected(&mut self, key: PairKey, now: Instant) {
+        let first = self.settings.retry_interval;
+        let Some(pair) = self.pairs.get_mut(&key) else {
+            return;
+        };
+        pair.stream = TcpPairState::None;
+        pair.next_due = pair
+            .next_due
+            .min(now + retry_interval(first, pair.tries, MAX_RETRY_INTERVAL));
+        if pair.progress == PairProgress::Valid {
+            pair.progress = PairProgress::Failed;
         }
-        self.pairs.forget_stranger(&key);
+        self.pairs.forget_unproven(&key);
         match &self.phase {
-            Phase::Nominating(nomination) if nomination.key == key => self.nomination_failed(key, now),
-            Phase::Direct(direct) if direct.key == key => self.stream_lost(),
+            AgentPhase::Nominating(nomination) if nomination.key == key => {
+                self.nomination_failed(key, now)
+            }
+            AgentPhase::Direct(direct) if direct.key == key => self.fall_back_after_loss(),
             _ => (),
         }
     }
 
-    fn stream_lost(&mut self) {
-        self.actions.push(Action::Tell(super::Message::Relay));
-        self.fall_back(Reason::Lost);
+    fn fall_back_after_loss(&mut self) {
+        self.actions
+            .push(AgentAction::Signal(super::PunchMessage::FallBack));
+        self.fall_back(PunchFailure::PairLost);
     }
 }

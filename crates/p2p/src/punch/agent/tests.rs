@@ -5,164 +5,255 @@ use std::time::{Duration, Instant};
 
 use nearpath_types::SpiffeId;
 
-use super::{Action, Agent, Event, Message, Settings, State};
-use crate::punch::candidate::{Candidate, Key, Kind, Transport};
+use super::{AgentAction, AgentEvent, AgentState, PunchAgent, PunchMessage, PunchSettings};
+use crate::punch::candidate::{Candidate, CandidateKind, PairKey, Transport};
 use crate::punch::probe::Probe;
-use crate::punch::session::{Grant, Role, Session};
+use crate::punch::session::{PunchGrant, PunchSession, SessionRole};
 
-const BASE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 40_000);
+const FOLLOWER_BASE: SocketAddr = SocketAddr::new(
+    std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)),
+    40_000,
+);
 
 /// The leader's side, in miniature.
-struct Leader {
-    session: Session,
+struct LeaderModel {
+    session: PunchSession,
     number: u64,
-    follower: Agent,
+    follower: PunchAgent,
     now: Instant,
 }
 
-fn key(port: u16) -> Key {
-    Key { transport: Transport::Udp, base: BASE, remote: SocketAddr::from(([192, 0, 2, 1], port)) }
+fn pair_key(port: u16) -> PairKey {
+    PairKey {
+        transport: Transport::Udp,
+        base: FOLLOWER_BASE,
+        remote: SocketAddr::from(([192, 0, 2, 1], port)),
+    }
 }
 
-impl Leader {
+impl LeaderModel {
     fn new() -> Self {
-        let grant = Grant { id: [1; 16], secret: [2; 32], expires: 9 };
-        let (a, b) = (SpiffeId::gateway("test", "a"), SpiffeId::gateway("test", "b"));
+        let grant = PunchGrant {
+            id: [1; 16],
+            secret: [2; 32],
+            expires: 9,
+        };
+        let (a, b) = (
+            SpiffeId::for_gateway("test", "a"),
+            SpiffeId::for_gateway("test", "b"),
+        );
         let now = Instant::now();
-        let session = |me, peer| Session::new(&grant, me, peer, now + Duration::from_secs(60)).unwrap();
-        let mut follower = Agent::new(session(&b, &a), Settings::default(), 3, now);
-        let local = Event::Local { kind: Kind::Host, transport: Transport::Udp, addr: BASE, base: BASE };
-        follower.take(local, now);
-        Self { session: session(&a, &b), number: 0, follower, now }
+        let session =
+            |me, peer| PunchSession::new(&grant, me, peer, now + Duration::from_secs(60)).unwrap();
+        let mut follower = PunchAgent::new(session(&b, &a), PunchSettings::default(), 3, now);
+        let local = AgentEvent::LocalCandidate {
+            kind: CandidateKind::Host,
+            transport: Transport::Udp,
+            addr: FOLLOWER_BASE,
+            base: FOLLOWER_BASE,
+        };
+        follower.handle_event(local, now);
+        Self {
+            session: session(&a, &b),
+            number: 0,
+            follower,
+            now,
+        }
     }
 
     /// Sends a probe from a port: the probes that come back, and the pair that the follower takes.
-    fn say(&mut self, port: u16, answer: Option<u64>, nominates: Option<u16>) -> (Vec<Probe>, Option<Key>) {
+    fn send_probe(
+        &mut self,
+        port: u16,
+        answer: Option<u64>,
+        nominates: Option<u16>,
+    ) -> (Vec<Probe>, Option<PairKey>) {
         self.number += 1;
         let ask = answer.is_none().then_some(self.number);
-        let probe = Probe { from: Role::Leader, nonce: 1, ask, answer, nominates, seen: None };
+        let probe = Probe {
+            sender: SessionRole::Leader,
+            nonce: 1,
+            request: ask,
+            response: answer,
+            nomination: nominates,
+            mapped_addr: None,
+        };
         let bytes = probe.encode(&self.session).to_vec();
-        let actions = self.follower.take(Event::Datagram { base: BASE, from: key(port).remote, bytes }, self.now);
+        let actions = self.follower.handle_event(
+            AgentEvent::Datagram {
+                base: FOLLOWER_BASE,
+                from: pair_key(port).remote,
+                bytes,
+            },
+            self.now,
+        );
         let back = actions.iter().filter_map(|action| match action {
-            Action::Send { bytes, .. } => Probe::decode(bytes, &self.session).ok(),
+            AgentAction::Send { bytes, .. } => Probe::decode(bytes, &self.session).ok(),
             _ => None,
         });
         let used = actions.iter().find_map(|action| match action {
-            Action::Use(key) => Some(*key),
+            AgentAction::UsePair(key) => Some(*key),
             _ => None,
         });
         (back.collect(), used)
     }
 
     /// What the follower does when that happens to it.
-    fn happens(&mut self, event: Event) -> Vec<Action> {
-        self.follower.take(event, self.now)
+    fn deliver(&mut self, event: AgentEvent) -> Vec<AgentAction> {
+        self.follower.handle_event(event, self.now)
     }
 
     /// Makes a pair work for the follower.
-    fn prove(&mut self, port: u16) {
-        let (back, _) = self.say(port, None, None);
-        let asked = back.iter().find_map(|probe| probe.ask).expect("it asks as well");
-        self.say(port, Some(asked), None);
+    fn make_valid(&mut self, port: u16) {
+        let (back, _) = self.send_probe(port, None, None);
+        let asked = back
+            .iter()
+            .find_map(|probe| probe.request)
+            .expect("it asks as well");
+        self.send_probe(port, Some(asked), None);
     }
 }
 
 #[test]
-fn only_what_works_is_agreed_to() {
-    let mut leader = Leader::new();
-    let (back, used) = leader.say(1, None, Some(1));
-    assert_eq!((back.len(), back[0].nominates, used), (1, None, None));
-    leader.prove(1);
-    let (back, used) = leader.say(1, None, Some(1));
-    assert_eq!((back.len(), back[0].nominates, used), (1, Some(1), Some(key(1))));
+fn a_follower_agrees_to_valid_pairs_only() {
+    let mut leader = LeaderModel::new();
+    let (back, used) = leader.send_probe(1, None, Some(1));
+    assert_eq!((back.len(), back[0].nomination, used), (1, None, None));
+    leader.make_valid(1);
+    let (back, used) = leader.send_probe(1, None, Some(1));
+    assert_eq!(
+        (back.len(), back[0].nomination, used),
+        (1, Some(1), Some(pair_key(1)))
+    );
 }
 
 #[test]
-fn the_newest_nomination_counts_and_may_be_said_again() {
-    let mut leader = Leader::new();
-    leader.prove(1);
-    leader.prove(2);
-    assert_eq!(leader.say(2, None, Some(2)).1, Some(key(2)));
-    let (back, used) = leader.say(1, None, Some(1));
-    assert_eq!((back[0].nominates, used), (None, None), "it is older");
-    let (back, used) = leader.say(1, None, Some(2));
-    assert_eq!((back[0].nominates, used), (None, None), "it was for another pair");
-    let (back, used) = leader.say(2, None, Some(2));
-    assert_eq!((back[0].nominates, used), (Some(2), None), "its answer was lost");
-    assert_eq!(leader.say(1, None, Some(3)).1, Some(key(1)));
-    assert_eq!(leader.follower.state(), State::Direct(key(1)));
+fn the_newest_nomination_counts_and_may_be_repeated() {
+    let mut leader = LeaderModel::new();
+    leader.make_valid(1);
+    leader.make_valid(2);
+    assert_eq!(leader.send_probe(2, None, Some(2)).1, Some(pair_key(2)));
+    let (back, used) = leader.send_probe(1, None, Some(1));
+    assert_eq!((back[0].nomination, used), (None, None), "it is older");
+    let (back, used) = leader.send_probe(1, None, Some(2));
+    assert_eq!(
+        (back[0].nomination, used),
+        (None, None),
+        "it was for another pair"
+    );
+    let (back, used) = leader.send_probe(2, None, Some(2));
+    assert_eq!(
+        (back[0].nomination, used),
+        (Some(2), None),
+        "its answer was lost"
+    );
+    assert_eq!(leader.send_probe(1, None, Some(3)).1, Some(pair_key(1)));
+    assert_eq!(leader.follower.state(), AgentState::Direct(pair_key(1)));
 }
 
 #[test]
-fn who_has_settled_for_the_relay_agrees_to_nothing() {
-    let mut leader = Leader::new();
-    leader.prove(1);
-    leader.follower.take(Event::Told(Message::Relay), leader.now);
-    assert_eq!(leader.say(1, None, Some(1)), (Vec::new(), None));
-    assert_eq!(leader.follower.state(), State::Relayed);
+fn a_relayed_follower_agrees_to_nothing() {
+    let mut leader = LeaderModel::new();
+    leader.make_valid(1);
+    leader
+        .follower
+        .handle_event(AgentEvent::PeerMessage(PunchMessage::FallBack), leader.now);
+    assert_eq!(leader.send_probe(1, None, Some(1)), (Vec::new(), None));
+    assert_eq!(leader.follower.state(), AgentState::Relayed);
 }
 
 #[test]
-fn an_answer_counts_where_the_ask_went_and_once() {
-    let mut leader = Leader::new();
-    let (back, _) = leader.say(1, None, None);
-    leader.say(2, Some(back[0].ask.unwrap()), None);
-    assert_eq!(leader.say(1, None, Some(1)).1, None, "the answer came from elsewhere");
+fn a_response_counts_for_the_requested_pair_once() {
+    let mut leader = LeaderModel::new();
+    let (back, _) = leader.send_probe(1, None, None);
+    leader.send_probe(2, Some(back[0].request.unwrap()), None);
+    assert_eq!(
+        leader.send_probe(1, None, Some(1)).1,
+        None,
+        "the answer came from elsewhere"
+    );
 }
 
 #[test]
-fn each_ask_is_answered_by_one_probe_with_where_it_came_from() {
-    let mut leader = Leader::new();
+fn each_request_gets_one_response_with_its_mapped_address() {
+    let mut leader = LeaderModel::new();
     for port in 1..=16 {
-        let (back, _) = leader.say(port, None, None);
-        assert_eq!((back.len(), back[0].seen), (1, Some(key(port).remote)));
+        let (back, _) = leader.send_probe(port, None, None);
+        assert_eq!(
+            (back.len(), back[0].mapped_addr),
+            (1, Some(pair_key(port).remote))
+        );
     }
-    assert!(leader.say(17, None, None).0.is_empty(), "so many addresses are none of one peer's");
+    assert!(
+        leader.send_probe(17, None, None).0.is_empty(),
+        "so many addresses are none of one peer's"
+    );
 }
 
 /// A follower that has dialled the one address that it was offered.
-fn dialled() -> (Leader, Key) {
-    let mut leader = Leader::new();
-    let key = Key { transport: Transport::Tcp, ..key(40_001) };
-    leader.happens(Event::Local { kind: Kind::Host, transport: Transport::Tcp, addr: BASE, base: BASE });
-    let offered = Candidate::new(Kind::Reflexive, Transport::Tcp, key.remote, 1);
-    assert!(is_dialled(&leader.happens(Event::Told(Message::Offer(vec![offered])))));
+fn dialed_follower() -> (LeaderModel, PairKey) {
+    let mut leader = LeaderModel::new();
+    let key = PairKey {
+        transport: Transport::Tcp,
+        ..pair_key(40_001)
+    };
+    leader.deliver(AgentEvent::LocalCandidate {
+        kind: CandidateKind::Host,
+        transport: Transport::Tcp,
+        addr: FOLLOWER_BASE,
+        base: FOLLOWER_BASE,
+    });
+    let offered = Candidate::new(CandidateKind::Reflexive, Transport::Tcp, key.remote, 1);
+    assert!(has_dial(&leader.deliver(AgentEvent::PeerMessage(
+        PunchMessage::Offer(vec![offered])
+    ))));
     (leader, key)
 }
 
-fn is_dialled(actions: &[Action]) -> bool {
-    actions.iter().any(|action| matches!(action, Action::Dial { .. }))
+fn has_dial(actions: &[AgentAction]) -> bool {
+    actions
+        .iter()
+        .any(|action| matches!(action, AgentAction::Dial { .. }))
 }
 
 #[test]
-fn a_dial_that_took_longer_than_its_interval_is_followed_by_the_next() {
-    let (mut leader, key) = dialled();
+fn a_dial_longer_than_its_interval_is_repeated_at_once() {
+    let (mut leader, key) = dialed_follower();
     leader.now += Duration::from_millis(320);
-    assert!(is_dialled(&leader.happens(Event::Ended(key))));
+    assert!(has_dial(&leader.deliver(AgentEvent::Disconnected(key))));
 }
 
 /// Its handshake was through on this side alone, and the peer has begun anew.
 #[test]
-fn a_connection_that_ends_before_it_worked_is_dialled_again_after_an_interval() {
-    let (mut leader, key) = dialled();
-    leader.happens(Event::Connected(key));
+fn an_unproven_connection_that_ends_is_dialed_again_after_an_interval() {
+    let (mut leader, key) = dialed_follower();
+    leader.deliver(AgentEvent::Connected(key));
     leader.now += Duration::from_millis(300);
-    assert!(!is_dialled(&leader.happens(Event::Ended(key))));
+    assert!(!has_dial(&leader.deliver(AgentEvent::Disconnected(key))));
     leader.now += Duration::from_millis(100);
-    assert!(is_dialled(&leader.happens(Event::Tick)));
+    assert!(has_dial(&leader.deliver(AgentEvent::Tick)));
 }
 
 #[test]
-fn a_connection_is_closed_once_nothing_has_come_for_two_seconds() {
-    let (mut leader, key) = dialled();
-    leader.happens(Event::Connected(key));
+fn a_silent_connection_is_closed_after_two_seconds() {
+    let (mut leader, key) = dialed_follower();
+    leader.deliver(AgentEvent::Connected(key));
     leader.now += Duration::from_millis(1_900);
-    let probe = Probe { from: Role::Leader, nonce: 1, ask: Some(1), answer: None, nominates: None, seen: None };
+    let probe = Probe {
+        sender: SessionRole::Leader,
+        nonce: 1,
+        request: Some(1),
+        response: None,
+        nomination: None,
+        mapped_addr: None,
+    };
     let bytes = probe.encode(&leader.session).to_vec();
-    leader.happens(Event::Read { key, bytes });
+    leader.deliver(AgentEvent::Read { key, bytes });
     let closed = [1_900, 200].map(|later| {
         leader.now += Duration::from_millis(later);
-        leader.happens(Event::Tick).contains(&Action::Close(key))
+        leader
+            .deliver(AgentEvent::Tick)
+            .contains(&AgentAction::Close(key))
     });
     assert_eq!(closed, [false, true]);
 }

@@ -3,16 +3,16 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::punch::candidate::{Candidate, Key, Kind, Transport};
-use crate::punch::probe::Bytes;
+use crate::punch::candidate::{Candidate, CandidateKind, PairKey, Transport};
+use crate::punch::probe::ProbeBytes;
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum AgentEvent {
     /// A socket can be reached at an address: its own, or the one at which the rendezvous sees it.
-    Local {
-        /// [`Kind::Host`] or [`Kind::Reflexive`].
-        kind: Kind,
+    LocalCandidate {
+        /// [`CandidateKind::EgressHost`] or [`CandidateKind::Reflexive`].
+        kind: CandidateKind,
         /// Of which kind the socket is.
         transport: Transport,
         /// The address.
@@ -23,7 +23,7 @@ pub enum Event {
     /// No more of these for now: the peer is told. May come again.
     Gathered,
     /// The peer said this through the rendezvous.
-    Told(Message),
+    PeerMessage(PunchMessage),
     /// A datagram came that may be a probe.
     Datagram {
         /// What the socket is bound to.
@@ -34,33 +34,33 @@ pub enum Event {
         bytes: Vec<u8>,
     },
     /// A TCP connection is there, dialled or accepted.
-    Connected(Key),
-    /// [`crate::punch::probe::SIZE`] bytes of a TCP connection.
+    Connected(PairKey),
+    /// [`crate::punch::new_probe::SIZE`] bytes of a TCP connection.
     Read {
         /// Which connection.
-        key: Key,
+        key: PairKey,
         /// The bytes.
         bytes: Vec<u8>,
     },
     /// A dial came to nothing, or a connection ended.
-    Ended(Key),
+    Disconnected(PairKey),
     /// Something of the peer's, other than a probe, came over the pair in use and was found authentic: it lives.
-    Heard,
+    PeerAlive,
     /// Time has passed.
     Tick,
 }
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum AgentAction {
     /// Tell the peer, through the rendezvous.
-    Tell(Message),
+    Signal(PunchMessage),
     /// Send a datagram.
     Send {
         /// From which socket, to where.
-        key: Key,
+        key: PairKey,
         /// What.
-        bytes: Bytes,
+        bytes: ProbeBytes,
     },
     /// Accept TCP connections there, with `SO_REUSEADDR` and `SO_REUSEPORT`, so that dials can leave from the same port.
     Listen {
@@ -70,46 +70,48 @@ pub enum Action {
     /// Dial from the base's port. [`Event::Ended`] follows when this fails or takes longer than `patience`.
     Dial {
         /// From where to where.
-        key: Key,
+        key: PairKey,
         /// How long it may take.
-        patience: Duration,
+        timeout: Duration,
     },
     /// Write to a TCP connection.
     Write {
         /// Which.
-        key: Key,
+        key: PairKey,
         /// What.
-        bytes: Bytes,
+        bytes: ProbeBytes,
     },
     /// Close a TCP connection, or end its dial.
-    Close(Key),
+    Close(PairKey),
     /// Send through the relay from now on.
     UseRelay,
     /// Both sides have this pair: send over it from now on. No probe follows on a TCP connection.
-    Use(Key),
+    UsePair(PairKey),
     /// Come back with [`Event::Tick`] at this time; replaces the last such wish.
     Wake {
         /// When.
         at: Instant,
     },
     /// It is over, and there is no way to the peer.
-    GiveUp(Reason),
+    GiveUp(PunchFailure),
 }
 
 /// What the two tell each other through the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
-    /// Where one can be reached: all candidates so far, at most [`crate::punch::candidate::MOST`].
+pub enum PunchMessage {
+    /// Where one can be reached: all candidates so far, at most [`crate::punch::any_candidate::MOST`].
     Offer(Vec<Candidate>),
     /// The sender has given up on a direct way.
-    Relay,
+    FallBack,
 }
 
 /// Why there is no way to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Reason {
+pub enum PunchFailure {
     /// Nothing came of the peer in time.
-    #[error("the peer has not said where it is: it did not come to the rendezvous in time, or has ended")]
+    #[error(
+        "the peer has not said where it is: it did not come to the rendezvous in time, or has ended"
+    )]
     NoOffer,
     /// No pair worked, and the relay is not allowed.
     #[error(
@@ -118,7 +120,7 @@ pub enum Reason {
     NoPath,
     /// The pair in use fell silent, and the relay is not allowed.
     #[error("the direct way to the peer fell silent, and the relay is not allowed: connect again")]
-    Lost,
+    PairLost,
     /// The peer gave up, and the relay is not allowed.
     #[error("the peer has given up on a direct way, and the relay is not allowed")]
     PeerGaveUp,
@@ -129,60 +131,60 @@ pub enum Reason {
 
 /// How an agent goes about it. All that it sends to addresses that have not proven themselves is limited here.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct PunchSettings {
     /// Bytes may go through the relay: at once, until a direct way is found, and when there is none.
-    pub relay: bool,
+    pub allow_relay: bool,
     /// Which transport is taken when both work.
-    pub prefer: Transport,
+    pub preferred_transport: Transport,
     /// Between two first probes or dials.
-    pub pace: Duration,
+    pub pace_interval: Duration,
     /// First probes or dials for a pair.
-    pub tries: u32,
+    pub max_tries: u32,
     /// First probes and dials to one IP address: a peer that offers somebody else's can do no more harm than this.
-    pub tries_per_ip: u32,
+    pub max_tries_per_ip: u32,
     /// First probes and dials in all.
-    pub tries_in_all: u32,
+    pub max_tries_in_all: u32,
     /// After the first probe of a pair; grows by 8/5 each time, at most to a second.
-    pub interval: Duration,
+    pub retry_interval: Duration,
     /// How long the peer's offer may take, and then the search.
-    pub patience: Duration,
+    pub search_timeout: Duration,
     /// Silence after which the pair in use is probed: NATs keep UDP mappings for 30 s at least in practice (RFC 4787 REQ-5
     /// demands two minutes).
-    pub keep_alive: Duration,
+    pub keepalive_interval: Duration,
 }
 
-impl Default for Settings {
+impl Default for PunchSettings {
     fn default() -> Self {
         Self {
-            relay: true,
-            prefer: Transport::Tcp,
-            pace: Duration::from_millis(5),
-            tries: 12,
-            tries_per_ip: 40,
-            tries_in_all: 160,
-            interval: Duration::from_millis(20),
-            patience: Duration::from_secs(5),
-            keep_alive: Duration::from_secs(15),
+            allow_relay: true,
+            preferred_transport: Transport::Tcp,
+            pace_interval: Duration::from_millis(5),
+            max_tries: 12,
+            max_tries_per_ip: 40,
+            max_tries_in_all: 160,
+            retry_interval: Duration::from_millis(20),
+            search_timeout: Duration::from_secs(5),
+            keepalive_interval: Duration::from_secs(15),
         }
     }
 }
 
 /// Where an agent is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum AgentState {
     /// It looks for a direct way; bytes go through the relay if that is allowed.
-    Looking,
+    Searching,
     /// Both sides have this pair.
-    Direct(Key),
+    Direct(PairKey),
     /// The relay it is.
     Relayed,
     /// There is no way.
-    Ended(Reason),
+    Ended(PunchFailure),
 }
 
 /// What an agent has counted, for people who ask why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct AgentCounts {
     /// First probes and dials.
     pub tries: u32,
     /// What came and was no probe of the peer's.

@@ -8,10 +8,10 @@ mod pair;
 
 use std::net::{IpAddr, SocketAddr};
 
-pub use pair::{Key, priority_of_pair};
+pub use pair::{PairKey, pair_priority};
 
 /// The most candidates that a peer may send; what comes after is not looked at.
-pub const MOST: usize = 16;
+pub const MAX_CANDIDATES: usize = 16;
 
 /// Ports below are never probed: no NAT gives them to a client (RFC 4787 REQ-3), but services listen there.
 pub const LOWEST_PORT: u16 = 1024;
@@ -27,7 +27,7 @@ pub enum Transport {
 
 /// How the address became known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum CandidateKind {
     /// It is an address of the machine.
     Host,
     /// An authentic probe came from there; never sent to the peer (RFC 8445: peer reflexive).
@@ -38,9 +38,9 @@ pub enum Kind {
     Relayed,
 }
 
-impl Kind {
+impl CandidateKind {
     /// The type preference of RFC 8445 section 5.1.2.2.
-    fn preference(self) -> u32 {
+    fn type_preference(self) -> u32 {
         match self {
             Self::Host => 126,
             Self::Discovered => 110,
@@ -54,7 +54,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Candidate {
     /// How it became known.
-    pub kind: Kind,
+    pub kind: CandidateKind,
     /// What carries the packets.
     pub transport: Transport,
     /// Where.
@@ -65,13 +65,13 @@ pub struct Candidate {
 
 /// Why a candidate of the peer's is not probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum CandidateError {
     /// Nobody can be there: unspecified, multicast or broadcast.
     #[error("the address {0} stands for no single machine")]
-    Nobody(IpAddr),
+    NotUnicast(IpAddr),
     /// Only the machine itself, or its link, can mean this address.
     #[error("the address {0} means something else on every machine")]
-    Local(IpAddr),
+    NotRoutable(IpAddr),
     /// See [`LOWEST_PORT`].
     #[error("port {0} is below {LOWEST_PORT}")]
     Port(u16),
@@ -82,35 +82,52 @@ pub enum Refused {
 
 impl Candidate {
     /// A candidate with its priority. `preference`: of this address among those of its kind, higher is better.
-    pub fn new(kind: Kind, transport: Transport, addr: SocketAddr, preference: u16) -> Self {
+    pub fn new(
+        kind: CandidateKind,
+        transport: Transport,
+        addr: SocketAddr,
+        preference: u16,
+    ) -> Self {
         let addr = SocketAddr::new(addr.ip().to_canonical(), addr.port());
-        Self { kind, transport, addr, priority: priority(kind, preference) }
+        Self {
+            kind,
+            transport,
+            addr,
+            priority: candidate_priority(kind, preference),
+        }
     }
 
     /// Whether it may be probed when a peer sends it. `loopback`: this machine has offered its own loopback address.
-    pub fn check(&self, loopback: bool) -> Result<(), Refused> {
-        if !matches!(self.kind, Kind::Host | Kind::Reflexive) {
-            return Err(Refused::Kind);
+    pub fn check_usable(&self, loopback: bool) -> Result<(), CandidateError> {
+        if !matches!(self.kind, CandidateKind::Host | CandidateKind::Reflexive) {
+            return Err(CandidateError::Kind);
         }
         check_ip(self.addr.ip(), loopback)?;
-        if self.addr.port() < LOWEST_PORT { Err(Refused::Port(self.addr.port())) } else { Ok(()) }
+        if self.addr.port() < LOWEST_PORT {
+            Err(CandidateError::Port(self.addr.port()))
+        } else {
+            Ok(())
+        }
     }
 }
 
 /// RFC 8445 section 5.1.2.1, with component 1.
-fn priority(kind: Kind, preference: u16) -> u32 {
-    (kind.preference() << 24) | (u32::from(preference) << 8) | 255
+fn candidate_priority(kind: CandidateKind, preference: u16) -> u32 {
+    (kind.type_preference() << 24) | (u32::from(preference) << 8) | 255
 }
 
-fn check_ip(ip: IpAddr, loopback: bool) -> Result<(), Refused> {
-    let nobody = ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::from([255, 255, 255, 255]);
-    let link = match ip {
+fn check_ip(ip: IpAddr, loopback: bool) -> Result<(), CandidateError> {
+    let is_not_unicast =
+        ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::from([255, 255, 255, 255]);
+    let is_link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some(),
     };
     match () {
-        () if nobody => Err(Refused::Nobody(ip)),
-        () if link || (ip.is_loopback() && !loopback) => Err(Refused::Local(ip)),
+        () if is_not_unicast => Err(CandidateError::NotUnicast(ip)),
+        () if is_link_local || (ip.is_loopback() && !loopback) => {
+            Err(CandidateError::NotRoutable(ip))
+        }
         () => Ok(()),
     }
 }
@@ -119,34 +136,80 @@ fn check_ip(ip: IpAddr, loopback: bool) -> Result<(), Refused> {
 mod tests {
     use super::*;
 
-    fn host(addr: &str) -> Candidate {
-        Candidate::new(Kind::Host, Transport::Udp, addr.parse().unwrap(), 7)
+    fn host_candidate(addr: &str) -> Candidate {
+        Candidate::new(
+            CandidateKind::Host,
+            Transport::Udp,
+            addr.parse().unwrap(),
+            7,
+        )
     }
 
     #[test]
     fn priorities_are_those_of_the_standard() {
-        assert_eq!(priority(Kind::Host, 65_535), 2_130_706_431); // the example of RFC 8839 section 5.6
-        assert!(priority(Kind::Host, 0) > priority(Kind::Discovered, u16::MAX));
-        assert!(priority(Kind::Discovered, 0) > priority(Kind::Reflexive, u16::MAX));
+        assert_eq!(
+            candidate_priority(CandidateKind::Host, 65_535),
+            2_130_706_431
+        ); // the example of RFC 8839 section 5.6
+        assert!(
+            candidate_priority(CandidateKind::Host, 0)
+                > candidate_priority(CandidateKind::Discovered, u16::MAX)
+        );
+        assert!(
+            candidate_priority(CandidateKind::Discovered, 0)
+                > candidate_priority(CandidateKind::Reflexive, u16::MAX)
+        );
     }
 
     #[test]
-    fn a_mapped_address_is_what_it_maps() {
-        assert_eq!(host("[::ffff:192.0.2.1]:5000").addr, "192.0.2.1:5000".parse().unwrap());
+    fn an_ipv4_mapped_address_becomes_ipv4() {
+        assert_eq!(
+            host_candidate("[::ffff:192.0.2.1]:5000").addr,
+            "192.0.2.1:5000".parse().unwrap()
+        );
     }
 
     #[test]
-    fn a_peer_cannot_name_what_is_nobody_or_everybody() {
-        for addr in ["0.0.0.0:5000", "224.0.0.1:5000", "255.255.255.255:5000", "[::]:5000", "[ff02::1]:5000"] {
-            assert!(matches!(host(addr).check(true), Err(Refused::Nobody(_))), "{addr}");
+    fn a_peer_cannot_offer_special_addresses() {
+        for addr in [
+            "0.0.0.0:5000",
+            "224.0.0.1:5000",
+            "255.255.255.255:5000",
+            "[::]:5000",
+            "[ff02::1]:5000",
+        ] {
+            assert!(
+                matches!(
+                    host_candidate(addr).check_usable(true),
+                    Err(CandidateError::NotUnicast(_))
+                ),
+                "{addr}"
+            );
         }
-        for addr in ["169.254.169.254:8080", "[fe80::1]:5000", "127.0.0.1:5000", "[::1]:5000"] {
-            assert!(matches!(host(addr).check(false), Err(Refused::Local(_))), "{addr}");
+        for addr in [
+            "169.254.169.254:8080",
+            "[fe80::1]:5000",
+            "127.0.0.1:5000",
+            "[::1]:5000",
+        ] {
+            assert!(
+                matches!(
+                    host_candidate(addr).check_usable(false),
+                    Err(CandidateError::NotRoutable(_))
+                ),
+                "{addr}"
+            );
         }
-        assert_eq!(host("127.0.0.1:5000").check(true), Ok(()));
-        assert_eq!(host("192.0.2.1:53").check(false), Err(Refused::Port(53)));
-        assert_eq!(host("10.0.0.1:5000").check(false), Ok(()));
-        let relayed = Candidate { kind: Kind::Relayed, ..host("192.0.2.1:5000") };
-        assert_eq!(relayed.check(false), Err(Refused::Kind));
+        assert_eq!(host_candidate("127.0.0.1:5000").check_usable(true), Ok(()));
+        assert_eq!(
+            host_candidate("192.0.2.1:53").check_usable(false),
+            Err(CandidateError::Port(53))
+        );
+        assert_eq!(host_candidate("10.0.0.1:5000").check_usable(false), Ok(()));
+        let relayed = Candidate {
+            kind: CandidateKind::Relayed,
+            ..host_candidate("192.0.2.1:5000")
+        };
+        assert_eq!(relayed.check_usable(false), Err(CandidateError::Kind));
     }
 }

@@ -7,7 +7,7 @@ use super::Transport;
 /// Which pair. The local half is the address that the socket is bound to (RFC 8445: base), so that two candidates of one
 /// socket never make two pairs (section 6.1.2.4). For TCP, this is the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
+pub struct PairKey {
     /// What carries the packets.
     pub transport: Transport,
     /// What the socket is bound to; may be a wildcard.
@@ -16,9 +16,9 @@ pub struct Key {
     pub remote: SocketAddr,
 }
 
-impl Key {
+impl PairKey {
     /// Whether packets can go from the one to the other at all.
-    pub fn fits(&self) -> bool {
+    pub fn is_routable(&self) -> bool {
         let (base, remote) = (self.base.ip(), self.remote.ip());
         let reaches = base.is_unspecified() || base.is_loopback() == remote.is_loopback();
         base.is_ipv4() == remote.is_ipv4() && reaches
@@ -26,8 +26,11 @@ impl Key {
 }
 
 /// The priority of a pair, the same on both sides (RFC 8445 section 6.1.2.3). `leader`, `follower`: the candidates' priorities.
-pub fn priority_of_pair(leader: u32, follower: u32) -> u64 {
-    let (low, high) = (u64::from(leader.min(follower)), u64::from(leader.max(follower)));
+pub fn pair_priority(leader: u32, follower: u32) -> u64 {
+    let (low, high) = (
+        u64::from(leader.min(follower)),
+        u64::from(leader.max(follower)),
+    );
     (low << 32) + 2 * high + u64::from(leader > follower)
 }
 
@@ -39,22 +42,22 @@ mod tests {
 
     #[test]
     fn families_do_not_mix() {
-        let key = |base: &str, remote: &str| Key {
+        let key = |base: &str, remote: &str| PairKey {
             transport: Transport::Udp,
             base: base.parse().unwrap(),
             remote: remote.parse().unwrap(),
         };
-        assert!(key("0.0.0.0:1", "192.0.2.1:2").fits());
-        assert!(!key("0.0.0.0:1", "[2001:db8::1]:2").fits());
-        assert!(!key("127.0.0.1:1", "192.0.2.1:2").fits());
-        assert!(!key("10.0.0.1:1", "127.0.0.1:2").fits());
+        assert!(key("0.0.0.0:1", "192.0.2.1:2").is_routable());
+        assert!(!key("0.0.0.0:1", "[2001:db8::1]:2").is_routable());
+        assert!(!key("127.0.0.1:1", "192.0.2.1:2").is_routable());
+        assert!(!key("10.0.0.1:1", "127.0.0.1:2").is_routable());
     }
 
     proptest! {
         #[test]
         fn the_worse_half_decides(a: u32, b: u32, c: u32) {
             prop_assume!(a.min(b) > c);
-            prop_assert!(priority_of_pair(a, b) > priority_of_pair(a, c));
+            prop_assert!(pair_priority(a, b) > pair_priority(a, c));
         }
     }
 }

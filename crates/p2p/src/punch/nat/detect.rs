@@ -6,56 +6,59 @@
 
 use std::net::SocketAddr;
 
-use super::{Behaviour, Filtering, Mapping};
+use super::{Behaviour, FilteringBehaviour, MappingBehaviour};
 
 /// One of the rendezvous' four sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Server {
+pub struct ObserverSocket {
     /// On its second address.
     pub second_address: bool,
     /// On its second port.
     pub second_port: bool,
 }
 
-impl Server {
+impl ObserverSocket {
     /// The one that is asked first.
-    pub const FIRST: Self = Self { second_address: false, second_port: false };
+    pub const FIRST: Self = Self {
+        second_address: false,
+        second_port: false,
+    };
 }
 
 /// What was observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Observation {
+pub enum NatObservation {
     /// A server answered: it saw the first socket there.
-    Seen {
+    Mapped {
         /// Which server.
-        by: Server,
+        by: ObserverSocket,
         /// Where.
         at: SocketAddr,
     },
     /// A packet came to the second socket, from a server that it had not sent to.
-    Unasked {
+    Unsolicited {
         /// Which server.
-        from: Server,
+        from: ObserverSocket,
     },
     /// Those that were asked to send unasked have done so, often enough; what has not come does not.
-    Waited,
+    WaitElapsed,
     /// What a socket sent to the address at which it is seen came back to it.
-    TurnedAround,
+    Hairpinned,
     /// Nothing came back from any server, for long enough.
-    Silence,
+    NoResponse,
 }
 
-/// What is known; `None`: not yet.
+/// What is known; `NoConnection`: not yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Report {
+pub struct NatReport {
     /// Where the rendezvous sees the socket.
     pub reflexive: Option<SocketAddr>,
     /// Others see another address than the socket's own.
     pub translates: Option<bool>,
-    /// See [`Mapping`].
-    pub mapping: Option<Mapping>,
-    /// See [`Filtering`].
-    pub filtering: Option<Filtering>,
+    /// See [`MappingBehaviour`].
+    pub mapping: Option<MappingBehaviour>,
+    /// See [`FilteringBehaviour`].
+    pub filtering: Option<FilteringBehaviour>,
     /// A packet turned around. `false` until one has.
     pub hairpins: bool,
     /// The port that is seen is the socket's own.
@@ -64,7 +67,7 @@ pub struct Report {
     pub udp: Option<bool>,
 }
 
-impl Report {
+impl NatReport {
     /// All of it, once all that matters is known.
     pub fn behaviour(&self) -> Option<Behaviour> {
         Some(Behaviour {
@@ -80,69 +83,97 @@ impl Report {
 
 /// Folds observations into what they mean.
 #[derive(Debug, Clone)]
-pub struct Detector {
+pub struct NatDetector {
     own: SocketAddr,
-    seen: Vec<(Server, SocketAddr)>,
-    unasked: Vec<Server>,
+    mapped: Vec<(ObserverSocket, SocketAddr)>,
+    unsolicited: Vec<ObserverSocket>,
     waited: bool,
-    turned: bool,
+    hairpinned: bool,
     silent: bool,
 }
 
-impl Detector {
+impl NatDetector {
     /// `own`: the address of the first socket, not a wildcard.
     pub fn new(own: SocketAddr) -> Self {
-        Self { own, seen: Vec::new(), unasked: Vec::new(), waited: false, turned: false, silent: false }
+        Self {
+            own,
+            mapped: Vec::new(),
+            unsolicited: Vec::new(),
+            waited: false,
+            hairpinned: false,
+            silent: false,
+        }
     }
 
     /// One more observation. What a server says twice counts as it was first said.
-    pub fn observe(&mut self, observation: Observation) {
+    pub fn observe(&mut self, observation: NatObservation) {
         match observation {
-            Observation::Seen { by, at } if self.seen_by(by).is_none() => self.seen.push((by, at)),
-            Observation::Seen { .. } => (),
-            Observation::Unasked { from } => self.unasked.push(from),
-            Observation::Waited => self.waited = true,
-            Observation::TurnedAround => self.turned = true,
-            Observation::Silence => self.silent = true,
+            NatObservation::Mapped { by, at } if self.mapped_by(by).is_none() => {
+                self.mapped.push((by, at))
+            }
+            NatObservation::Mapped { .. } => (),
+            NatObservation::Unsolicited { from } => self.unsolicited.push(from),
+            NatObservation::WaitElapsed => self.waited = true,
+            NatObservation::Hairpinned => self.hairpinned = true,
+            NatObservation::NoResponse => self.silent = true,
         }
     }
 
     /// What is known so far.
-    pub fn report(&self) -> Report {
-        let reflexive = self.seen_by(Server::FIRST);
-        Report {
+    pub fn report(&self) -> NatReport {
+        let reflexive = self.mapped_by(ObserverSocket::FIRST);
+        NatReport {
             reflexive,
             translates: reflexive.map(|at| at != self.own),
             mapping: self.mapping(),
             filtering: self.filtering(),
-            hairpins: self.turned,
+            hairpins: self.hairpinned,
             preserves_ports: reflexive.map(|at| at.port() == self.own.port()),
-            udp: if self.seen.is_empty() { self.silent.then_some(false) } else { Some(true) },
+            udp: if self.mapped.is_empty() {
+                self.silent.then_some(false)
+            } else {
+                Some(true)
+            },
         }
     }
 
-    fn seen_by(&self, server: Server) -> Option<SocketAddr> {
-        self.seen.iter().find(|(by, _)| *by == server).map(|&(_, at)| at)
+    fn mapped_by(&self, server: ObserverSocket) -> Option<SocketAddr> {
+        self.mapped
+            .iter()
+            .find(|(by, _)| *by == server)
+            .map(|&(_, at)| at)
     }
 
     /// Three views decide; two that are equal at different addresses do, too.
-    fn mapping(&self) -> Option<Mapping> {
-        let first = self.seen_by(Server::FIRST)?;
-        let elsewhere = self.seen_by(Server { second_address: true, second_port: false })?;
+    fn mapping(&self) -> Option<MappingBehaviour> {
+        let first = self.mapped_by(ObserverSocket::FIRST)?;
+        let elsewhere = self.mapped_by(ObserverSocket {
+            second_address: true,
+            second_port: false,
+        })?;
         if elsewhere == first {
-            return Some(Mapping::Independent);
+            return Some(MappingBehaviour::EndpointIndependent);
         }
-        let other_port = self.seen_by(Server { second_address: false, second_port: true })?;
-        Some(if other_port == first { Mapping::Address } else { Mapping::AddressAndPort })
+        let other_port = self.mapped_by(ObserverSocket {
+            second_address: false,
+            second_port: true,
+        })?;
+        Some(if other_port == first {
+            MappingBehaviour::AddressDependent
+        } else {
+            MappingBehaviour::AddressAndPortDependent
+        })
     }
 
-    fn filtering(&self) -> Option<Filtering> {
-        let from = |wanted: fn(&Server) -> bool| self.unasked.iter().any(wanted);
+    fn filtering(&self) -> Option<FilteringBehaviour> {
+        let from = |wanted: fn(&ObserverSocket) -> bool| self.unsolicited.iter().any(wanted);
         match () {
-            () if from(|server| server.second_address) => Some(Filtering::Independent),
+            () if from(|server| server.second_address) => {
+                Some(FilteringBehaviour::EndpointIndependent)
+            }
             () if !self.waited => None,
-            () if from(|server| server.second_port) => Some(Filtering::Address),
-            () => Some(Filtering::AddressAndPort),
+            () if from(|server| server.second_port) => Some(FilteringBehaviour::AddressDependent),
+            () => Some(FilteringBehaviour::AddressAndPortDependent),
         }
     }
 }
@@ -151,49 +182,96 @@ impl Detector {
 mod tests {
     use super::*;
 
-    const OTHER_PORT: Server = Server { second_address: false, second_port: true };
-    const OTHER_ADDRESS: Server = Server { second_address: true, second_port: false };
+    const OTHER_PORT: ObserverSocket = ObserverSocket {
+        second_address: false,
+        second_port: true,
+    };
+    const OTHER_ADDRESS: ObserverSocket = ObserverSocket {
+        second_address: true,
+        second_port: false,
+    };
 
-    fn at(port: u16) -> SocketAddr {
+    fn mapped_at(port: u16) -> SocketAddr {
         SocketAddr::from(([192, 0, 2, 1], port))
     }
 
-    fn report(observations: &[Observation]) -> Report {
-        let mut detector = Detector::new(SocketAddr::from(([10, 0, 0, 1], 5000)));
+    fn report(observations: &[NatObservation]) -> NatReport {
+        let mut detector = NatDetector::new(SocketAddr::from(([10, 0, 0, 1], 5000)));
         observations.iter().for_each(|one| detector.observe(*one));
         detector.report()
     }
 
-    fn seen(by: Server, port: u16) -> Observation {
-        Observation::Seen { by, at: at(port) }
+    fn mapped_observation(by: ObserverSocket, port: u16) -> NatObservation {
+        NatObservation::Mapped {
+            by,
+            at: mapped_at(port),
+        }
     }
 
     #[test]
-    fn views_tell_the_mapping() {
-        let first = seen(Server::FIRST, 5000);
-        assert_eq!(report(&[first, seen(OTHER_ADDRESS, 5000)]).mapping, Some(Mapping::Independent));
-        assert_eq!(report(&[first, seen(OTHER_ADDRESS, 6000)]).mapping, None);
-        let address = report(&[first, seen(OTHER_ADDRESS, 6000), seen(OTHER_PORT, 5000)]);
-        assert_eq!(address.mapping, Some(Mapping::Address));
-        let both = report(&[first, seen(OTHER_ADDRESS, 6000), seen(OTHER_PORT, 7000)]);
-        assert_eq!(both.mapping, Some(Mapping::AddressAndPort));
-        assert_eq!((both.preserves_ports, both.translates, both.udp), (Some(true), Some(true), Some(true)));
+    fn mapped_addresses_decide_the_mapping() {
+        let first = mapped_observation(ObserverSocket::FIRST, 5000);
+        assert_eq!(
+            report(&[first, mapped_observation(OTHER_ADDRESS, 5000)]).mapping,
+            Some(MappingBehaviour::EndpointIndependent)
+        );
+        assert_eq!(
+            report(&[first, mapped_observation(OTHER_ADDRESS, 6000)]).mapping,
+            None
+        );
+        let address = report(&[
+            first,
+            mapped_observation(OTHER_ADDRESS, 6000),
+            mapped_observation(OTHER_PORT, 5000),
+        ]);
+        assert_eq!(address.mapping, Some(MappingBehaviour::AddressDependent));
+        let both = report(&[
+            first,
+            mapped_observation(OTHER_ADDRESS, 6000),
+            mapped_observation(OTHER_PORT, 7000),
+        ]);
+        assert_eq!(
+            both.mapping,
+            Some(MappingBehaviour::AddressAndPortDependent)
+        );
+        assert_eq!(
+            (both.preserves_ports, both.translates, both.udp),
+            (Some(true), Some(true), Some(true))
+        );
     }
 
     #[test]
-    fn nothing_is_filtered_out_before_it_was_waited_for() {
-        let port = Observation::Unasked { from: OTHER_PORT };
+    fn filtering_is_unknown_before_the_wait_elapsed() {
+        let port = NatObservation::Unsolicited { from: OTHER_PORT };
         assert_eq!(report(&[port]).filtering, None);
-        assert_eq!(report(&[port, Observation::Waited]).filtering, Some(Filtering::Address));
-        assert_eq!(report(&[Observation::Waited]).filtering, Some(Filtering::AddressAndPort));
-        let address = Observation::Unasked { from: OTHER_ADDRESS };
-        assert_eq!(report(&[address]).filtering, Some(Filtering::Independent));
+        assert_eq!(
+            report(&[port, NatObservation::WaitElapsed]).filtering,
+            Some(FilteringBehaviour::AddressDependent)
+        );
+        assert_eq!(
+            report(&[NatObservation::WaitElapsed]).filtering,
+            Some(FilteringBehaviour::AddressAndPortDependent)
+        );
+        let address = NatObservation::Unsolicited {
+            from: OTHER_ADDRESS,
+        };
+        assert_eq!(
+            report(&[address]).filtering,
+            Some(FilteringBehaviour::EndpointIndependent)
+        );
     }
 
     #[test]
-    fn silence_means_blocked_only_if_nothing_was_seen() {
-        assert_eq!(report(&[Observation::Silence]).udp, Some(false));
+    fn no_response_means_blocked_only_without_a_mapped_address() {
+        assert_eq!(report(&[NatObservation::NoResponse]).udp, Some(false));
         assert_eq!(report(&[]).udp, None);
-        assert_eq!(report(&[seen(Server::FIRST, 1), Observation::Silence]).udp, Some(true));
+        assert_eq!(
+            report(&[
+                mapped_observation(ObserverSocket::FIRST, 1),
+                NatObservation::NoResponse
+            ])
+            .udp,
+            Some(true)
+        );
     }
 }

@@ -2,122 +2,210 @@
 
 use std::time::{Duration, Instant};
 
-use crate::punch::agent::{Action, Agent, Event, Reason, Settings, State};
-use crate::punch::candidate::{Kind, Transport};
+use crate::punch::agent::{
+    AgentAction, AgentEvent, AgentState, PunchAgent, PunchFailure, PunchSettings,
+};
+use crate::punch::candidate::{CandidateKind, Transport};
 use crate::punch::probe::Probe;
-use crate::punch::session::{Role, Session};
+use crate::punch::session::{PunchSession, SessionRole};
 
-use super::network::End;
-use super::sites::{apart, named};
-use super::world::{World, grant, identity};
+use super::network::PacketDelivery;
+use super::sites::{site_named, world_apart};
+use super::world::{SimWorld, session_grant, side_identity};
 
-const END: Duration = Duration::from_secs(14);
+const RUN_TIME: Duration = Duration::from_secs(14);
 
-fn pair_restricted(seed: u64) -> World {
-    apart(&named("port_restricted"), &named("port_restricted"), &Settings::default(), seed)
+fn port_restricted_world(seed: u64) -> SimWorld {
+    world_apart(
+        &site_named("port_restricted"),
+        &site_named("port_restricted"),
+        &PunchSettings::default(),
+        seed,
+    )
 }
 
-fn gather_host(world: &mut World, side: usize) {
+fn gather_host(world: &mut SimWorld, side: usize) {
     let base = world.base(side);
-    world.give(side, Event::Local { kind: Kind::Host, transport: Transport::Udp, addr: base, base });
-    world.give(side, Event::Gathered);
+    world.deliver_event(
+        side,
+        AgentEvent::LocalCandidate {
+            kind: CandidateKind::Host,
+            transport: Transport::Udp,
+            addr: base,
+            base,
+        },
+    );
+    world.deliver_event(side, AgentEvent::Gathered);
 }
 
-fn gather_reflexive(world: &mut World, side: usize) {
+fn gather_reflexive(world: &mut SimWorld, side: usize) {
     let (base, host) = (world.base(side), world.sides[side].host);
-    let End::Host { from: addr, .. } = world.network.send(host, Transport::Udp, base, world.rendezvous) else {
+    let PacketDelivery::Host { from: addr, .. } =
+        world
+            .network
+            .send(host, Transport::Udp, base, world.rendezvous)
+    else {
         panic!()
     };
-    world.give(side, Event::Local { kind: Kind::Reflexive, transport: Transport::Udp, addr, base });
-    world.give(side, Event::Gathered);
+    world.deliver_event(
+        side,
+        AgentEvent::LocalCandidate {
+            kind: CandidateKind::Reflexive,
+            transport: Transport::Udp,
+            addr,
+            base,
+        },
+    );
+    world.deliver_event(side, AgentEvent::Gathered);
 }
 
 #[test]
-fn candidates_that_come_late_are_as_good() {
+fn late_candidates_still_connect() {
     for seed in 0..50 {
-        let mut world = pair_restricted(seed);
+        let mut world = port_restricted_world(seed);
         (0..2).for_each(|side| gather_host(&mut world, side));
         world.run(Duration::from_millis(1_500));
-        assert!(world.sides.iter().all(|side| side.agent.state() == State::Looking));
+        assert!(
+            world
+                .sides
+                .iter()
+                .all(|side| side.agent.state() == AgentState::Searching)
+        );
         (0..2).for_each(|side| gather_reflexive(&mut world, side));
-        world.run(END);
+        world.run(RUN_TIME);
         assert!(world.is_direct(), "seed {seed}");
     }
 }
 
 #[test]
-fn a_peer_that_comes_late_is_waited_for() {
+fn a_late_peer_still_connects() {
     for (seed, late) in (0..50).map(|seed| (seed, usize::from(seed % 2 == 0))) {
-        let mut world = pair_restricted(seed);
+        let mut world = port_restricted_world(seed);
         gather_host(&mut world, 1 - late);
         gather_reflexive(&mut world, 1 - late);
         world.run(Duration::from_secs(4));
         world.now = Duration::from_secs(4);
         gather_host(&mut world, late);
         gather_reflexive(&mut world, late);
-        world.run(END);
+        world.run(RUN_TIME);
         assert!(world.is_direct(), "seed {seed}");
     }
 }
 
 /// Ticks an agent when it wants to, until it wants nothing any more: how long that took.
-fn alone(agent: &mut Agent, start: Instant) -> Duration {
+fn run_alone(agent: &mut PunchAgent, start: Instant) -> Duration {
     let mut now = start;
-    let mut actions = agent.take(Event::Gathered, now);
+    let mut actions = agent.handle_event(AgentEvent::Gathered, now);
     while let Some(at) = actions.iter().rev().find_map(|action| match action {
-        Action::Wake { at } => Some(*at),
+        AgentAction::Wake { at } => Some(*at),
         _ => None,
     }) {
         now = at;
-        actions = agent.take(Event::Tick, now);
+        actions = agent.handle_event(AgentEvent::Tick, now);
     }
     now - start
 }
 
-fn agent(me: usize, settings: &Settings, lasts: Duration) -> (Agent, Instant) {
+fn new_agent(me: usize, settings: &PunchSettings, lifetime: Duration) -> (PunchAgent, Instant) {
     let start = Instant::now();
-    let session = Session::new(&grant(1), &identity(me), &identity(1 - me), start + lasts).unwrap();
-    (Agent::new(session, settings.clone(), 7, start), start)
+    let session = PunchSession::new(
+        &session_grant(1),
+        &side_identity(me),
+        &side_identity(1 - me),
+        start + lifetime,
+    )
+    .unwrap();
+    (PunchAgent::new(session, settings.clone(), 7, start), start)
 }
 
 #[test]
-fn a_peer_that_does_not_come_is_given_up() {
-    let settings = Settings { relay: false, ..Settings::default() };
+fn a_missing_peer_ends_the_search() {
+    let settings = PunchSettings {
+        allow_relay: false,
+        ..PunchSettings::default()
+    };
     for (me, patiences) in [(0, 1), (1, 2)] {
-        let (mut agent, start) = agent(me, &settings, Duration::from_secs(60));
-        assert_eq!(alone(&mut agent, start), settings.patience * patiences);
-        assert_eq!(agent.state(), State::Ended(Reason::NoOffer));
-        assert!(agent.take(Event::Tick, start).is_empty(), "an end is an end");
+        let (mut agent, start) = new_agent(me, &settings, Duration::from_secs(60));
+        assert_eq!(
+            run_alone(&mut agent, start),
+            settings.search_timeout * patiences
+        );
+        assert_eq!(agent.state(), AgentState::Ended(PunchFailure::NoOffer));
+        assert!(
+            agent.handle_event(AgentEvent::Tick, start).is_empty(),
+            "an end is an end"
+        );
     }
 }
 
 #[test]
-fn a_session_that_ends_first_is_given_up_then() {
-    let settings = Settings { relay: false, ..Settings::default() };
-    let (mut agent, start) = agent(0, &settings, Duration::from_secs(1));
-    assert_eq!(alone(&mut agent, start), Duration::from_secs(1));
-    assert_eq!(agent.state(), State::Ended(Reason::Expired));
+fn an_expired_session_ends_the_search() {
+    let settings = PunchSettings {
+        allow_relay: false,
+        ..PunchSettings::default()
+    };
+    let (mut agent, start) = new_agent(0, &settings, Duration::from_secs(1));
+    assert_eq!(run_alone(&mut agent, start), Duration::from_secs(1));
+    assert_eq!(agent.state(), AgentState::Ended(PunchFailure::Expired));
 }
 
 /// The peer's ask number 1, from a process with this nonce.
-fn ask(nonce: u64) -> Vec<u8> {
-    let session = Session::new(&grant(1), &identity(1), &identity(0), Instant::now()).unwrap();
-    let probe = Probe { from: Role::Follower, nonce, ask: Some(nonce), answer: None, nominates: None, seen: None };
+fn request_bytes(nonce: u64) -> Vec<u8> {
+    let session = PunchSession::new(
+        &session_grant(1),
+        &side_identity(1),
+        &side_identity(0),
+        Instant::now(),
+    )
+    .unwrap();
+    let probe = Probe {
+        sender: SessionRole::Follower,
+        nonce,
+        request: Some(nonce),
+        response: None,
+        nomination: None,
+        mapped_addr: None,
+    };
     probe.encode(&session).to_vec()
 }
 
-fn answers(agent: &mut Agent, nonce: u64, now: Instant) -> usize {
-    let (base, from) = ("10.0.0.1:40000".parse().unwrap(), "192.0.2.1:40000".parse().unwrap());
-    agent.take(Event::Local { kind: Kind::Host, transport: Transport::Udp, addr: base, base }, now);
-    let actions = agent.take(Event::Datagram { base, from, bytes: ask(nonce) }, now);
-    actions.iter().filter(|action| matches!(action, Action::Send { .. })).count()
+fn count_responses(agent: &mut PunchAgent, nonce: u64, now: Instant) -> usize {
+    let (base, from) = (
+        "10.0.0.1:40000".parse().unwrap(),
+        "192.0.2.1:40000".parse().unwrap(),
+    );
+    agent.handle_event(
+        AgentEvent::LocalCandidate {
+            kind: CandidateKind::Host,
+            transport: Transport::Udp,
+            addr: base,
+            base,
+        },
+        now,
+    );
+    let actions = agent.handle_event(
+        AgentEvent::Datagram {
+            base,
+            from,
+            bytes: request_bytes(nonce),
+        },
+        now,
+    );
+    actions
+        .iter()
+        .filter(|action| matches!(action, AgentAction::Send { .. }))
+        .count()
 }
 
 #[test]
-fn nothing_is_answered_after_the_end_nor_to_another_process_of_the_peers() {
-    let (mut one, start) = agent(0, &Settings::default(), Duration::from_secs(1));
-    assert_eq!(answers(&mut one, 5, start), 1);
-    assert_eq!(answers(&mut one, 6, start), 0, "another nonce");
-    let (mut other, start) = agent(0, &Settings::default(), Duration::from_secs(1));
-    assert_eq!(answers(&mut other, 5, start + Duration::from_secs(1)), 0, "the session has ended");
+fn requests_after_expiry_or_with_another_nonce_get_no_response() {
+    let (mut one, start) = new_agent(0, &PunchSettings::default(), Duration::from_secs(1));
+    assert_eq!(count_responses(&mut one, 5, start), 1);
+    assert_eq!(count_responses(&mut one, 6, start), 0, "another nonce");
+    let (mut other, start) = new_agent(0, &PunchSettings::default(), Duration::from_secs(1));
+    assert_eq!(
+        count_responses(&mut other, 5, start + Duration::from_secs(1)),
+        0,
+        "the session has ended"
+    );
 }

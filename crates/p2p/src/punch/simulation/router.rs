@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::punch::candidate::Transport;
-use crate::punch::nat::{Behaviour, Filtering, Mapping};
+use crate::punch::nat::{Behaviour, FilteringBehaviour, MappingBehaviour};
 
 #[derive(Debug)]
-struct Entry {
+struct NatEntry {
     transport: Transport,
     inner: SocketAddr,
     /// What the mapping depends on besides the socket.
@@ -17,85 +17,126 @@ struct Entry {
 }
 
 #[derive(Debug)]
-pub(super) struct Router {
+pub(super) struct SimRouter {
     pub(super) behaviour: Behaviour,
     /// It answers a SYN that it does not let in with RST (RFC 5382 REQ-4 forbids that; some do).
     pub(super) refuses: bool,
     /// Its own address outside; firewalls have none.
     outer: Option<IpAddr>,
-    entries: Vec<Entry>,
+    entries: Vec<NatEntry>,
     /// By which entry the packets of a session go: transport, inner socket, remote socket.
     sessions: HashMap<(Transport, SocketAddr, SocketAddr), usize>,
     random: fastrand::Rng,
 }
 
-impl Router {
+impl SimRouter {
     pub(super) fn new(behaviour: Behaviour, outer: Option<IpAddr>, seed: u64) -> Self {
         let (entries, sessions) = (Vec::new(), HashMap::new());
-        Self { behaviour, refuses: false, outer, entries, sessions, random: fastrand::Rng::with_seed(seed) }
+        Self {
+            behaviour,
+            refuses: false,
+            outer,
+            entries,
+            sessions,
+            random: fastrand::Rng::with_seed(seed),
+        }
     }
 
     /// A packet goes out: where it seems to come from, unless it is dropped.
-    pub(super) fn outbound(&mut self, transport: Transport, from: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
+    pub(super) fn outbound(
+        &mut self,
+        transport: Transport,
+        from: SocketAddr,
+        to: SocketAddr,
+    ) -> Option<SocketAddr> {
         if transport == Transport::Udp && !self.behaviour.udp {
             return None;
         }
         let session = (transport, from, to);
         let at = match self.sessions.get(&session) {
             Some(&at) => at,
-            None => self.entry(transport, from, to),
+            None => self.entry_for(transport, from, to),
         };
         self.sessions.insert(session, at);
         self.entries[at].sent.insert(to);
         Some(self.entries[at].outer)
     }
 
-    fn entry(&mut self, transport: Transport, inner: SocketAddr, to: SocketAddr) -> usize {
+    fn entry_for(&mut self, transport: Transport, inner: SocketAddr, to: SocketAddr) -> usize {
         let scope = match self.behaviour.mapping {
-            Mapping::Independent => (None, None),
-            Mapping::Address => (Some(to.ip()), None),
-            Mapping::AddressAndPort => (Some(to.ip()), Some(to.port())),
+            MappingBehaviour::EndpointIndependent => (None, None),
+            MappingBehaviour::AddressDependent => (Some(to.ip()), None),
+            MappingBehaviour::AddressAndPortDependent => (Some(to.ip()), Some(to.port())),
         };
-        let same = |entry: &Entry| (entry.transport, entry.inner, entry.scope) == (transport, inner, scope);
+        let same = |entry: &NatEntry| {
+            (entry.transport, entry.inner, entry.scope) == (transport, inner, scope)
+        };
         if let Some(at) = self.entries.iter().position(same) {
             return at;
         }
-        let outer = self.free(transport, inner);
-        self.entries.push(Entry { transport, inner, scope, outer, sent: HashSet::new() });
+        let outer = self.free_outer_addr(transport, inner);
+        self.entries.push(NatEntry {
+            transport,
+            inner,
+            scope,
+            outer,
+            sent: HashSet::new(),
+        });
         self.entries.len() - 1
     }
 
-    fn free(&mut self, transport: Transport, inner: SocketAddr) -> SocketAddr {
-        let Some(ip) = self.outer.filter(|_| self.behaviour.translates) else { return inner };
-        let mut port = if self.behaviour.preserves_ports { inner.port() } else { 0 };
-        let taken = |port| self.entries.iter().any(|entry| entry.transport == transport && entry.outer.port() == port);
-        while port == 0 || taken(port) {
+    fn free_outer_addr(&mut self, transport: Transport, inner: SocketAddr) -> SocketAddr {
+        let Some(ip) = self.outer.filter(|_| self.behaviour.translates) else {
+            return inner;
+        };
+        let mut port = if self.behaviour.preserves_ports {
+            inner.port()
+        } else {
+            0
+        };
+        let is_taken = |port| {
+            self.entries
+                .iter()
+                .any(|entry| entry.transport == transport && entry.outer.port() == port)
+        };
+        while port == 0 || is_taken(port) {
             port = self.random.u16(1024..);
         }
         SocketAddr::new(ip, port)
     }
 
     /// A packet comes in: whom it is for, unless it is not let in.
-    pub(super) fn inbound(&mut self, transport: Transport, from: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
+    pub(super) fn inbound(
+        &mut self,
+        transport: Transport,
+        from: SocketAddr,
+        to: SocketAddr,
+    ) -> Option<SocketAddr> {
         if transport == Transport::Udp && !self.behaviour.udp {
             return None;
         }
-        let at = self.entries.iter().position(|entry| entry.transport == transport && entry.outer == to);
-        let at = at.or_else(|| self.untranslated(transport, to))?;
+        let at = self
+            .entries
+            .iter()
+            .position(|entry| entry.transport == transport && entry.outer == to);
+        let at = at.or_else(|| self.untranslated_entry(transport, to))?;
         let entry = &self.entries[at];
-        let welcome = match self.behaviour.filtering {
-            Filtering::Independent => true,
-            Filtering::Address => entry.sent.iter().any(|sent| sent.ip() == from.ip()),
-            Filtering::AddressAndPort => entry.sent.contains(&from),
+        let is_allowed = match self.behaviour.filtering {
+            FilteringBehaviour::EndpointIndependent => true,
+            FilteringBehaviour::AddressDependent => {
+                entry.sent.iter().any(|sent| sent.ip() == from.ip())
+            }
+            FilteringBehaviour::AddressAndPortDependent => entry.sent.contains(&from),
         };
         let inner = entry.inner;
-        welcome.then(|| {
+        is_allowed.then(|| {
             self.sessions.insert((transport, inner, from), at);
             inner
         })
     }
 
-    fn untranslated(&mut self, transport: Transport, to: SocketAddr) -> Option<usize> {
-        (!self.behaviour.translates).then(|| self.entry(transport, to, SocketAddr::from(([0, 0, 0, 0], 0))))
+    fn untranslated_entry(&mut self, transport: Transport, to: SocketAddr) -> Option<usize> {
+        (!self.behaviour.translates)
+            .then(|| self.entry_for(transport, to, SocketAddr::from(([0, 0, 0, 0], 0))))
     }
 }

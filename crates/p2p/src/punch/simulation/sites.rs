@@ -2,93 +2,175 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::punch::agent::Settings;
+use crate::punch::agent::PunchSettings;
 use crate::punch::candidate::Transport;
-use crate::punch::nat::{Behaviour, Between, Filtering, Mapping, can};
+use crate::punch::nat::{
+    Behaviour, FilteringBehaviour, MappingBehaviour, NatRelation, can_connect,
+};
 
-use super::network::{Network, PUBLIC};
-use super::router::Router;
-use super::world::{Place, World};
+use super::network::{PUBLIC_REALM, SimNetwork};
+use super::router::SimRouter;
+use super::world::{SimPlacement, SimWorld};
 
 /// A place: the routers before it, the outermost first.
 #[derive(Debug, Clone)]
-pub(super) struct Site {
+pub(super) struct SimSite {
     pub(super) routers: Vec<Behaviour>,
-    pub(super) six: bool,
+    pub(super) ipv6: bool,
     pub(super) refuses: bool,
 }
 
-const FULL: Behaviour = Behaviour::nat(Mapping::Independent, Filtering::Independent);
-const RESTRICTED: Behaviour = Behaviour::nat(Mapping::Independent, Filtering::Address);
-pub(super) const PORT_RESTRICTED: Behaviour = Behaviour::nat(Mapping::Independent, Filtering::AddressAndPort);
-pub(super) const SYMMETRIC: Behaviour = Behaviour::nat(Mapping::AddressAndPort, Filtering::AddressAndPort);
+const FULL_CONE: Behaviour = Behaviour::nat(
+    MappingBehaviour::EndpointIndependent,
+    FilteringBehaviour::EndpointIndependent,
+);
+const RESTRICTED: Behaviour = Behaviour::nat(
+    MappingBehaviour::EndpointIndependent,
+    FilteringBehaviour::AddressDependent,
+);
+pub(super) const PORT_RESTRICTED: Behaviour = Behaviour::nat(
+    MappingBehaviour::EndpointIndependent,
+    FilteringBehaviour::AddressAndPortDependent,
+);
+pub(super) const SYMMETRIC: Behaviour = Behaviour::nat(
+    MappingBehaviour::AddressAndPortDependent,
+    FilteringBehaviour::AddressAndPortDependent,
+);
 
-fn site(routers: &[Behaviour]) -> Site {
-    Site { routers: routers.to_vec(), six: false, refuses: false }
+fn site_behind(routers: &[Behaviour]) -> SimSite {
+    SimSite {
+        routers: routers.to_vec(),
+        ipv6: false,
+        refuses: false,
+    }
 }
 
 /// Every kind, with its name.
-pub(super) fn all() -> Vec<(&'static str, Site)> {
+pub(super) fn all() -> Vec<(&'static str, SimSite)> {
     vec![
-        ("none", site(&[])),
-        ("firewall", site(&[Behaviour::FIREWALL])),
-        ("full_cone", site(&[FULL])),
-        ("restricted", site(&[RESTRICTED])),
-        ("port_restricted", site(&[PORT_RESTRICTED])),
-        ("preserving", site(&[Behaviour { preserves_ports: true, ..PORT_RESTRICTED }])),
-        ("refusing", Site { refuses: true, ..site(&[PORT_RESTRICTED]) }),
-        ("symmetric", site(&[SYMMETRIC])),
-        ("address_dependent", site(&[Behaviour::nat(Mapping::Address, Filtering::Address)])),
-        ("double", site(&[PORT_RESTRICTED, RESTRICTED])),
-        ("double_symmetric", site(&[SYMMETRIC, PORT_RESTRICTED])),
-        ("udp_blocked", site(&[Behaviour { udp: false, ..PORT_RESTRICTED }])),
-        ("six", Site { six: true, ..site(&[Behaviour::FIREWALL]) }),
+        ("none", site_behind(&[])),
+        ("firewall", site_behind(&[Behaviour::FIREWALL])),
+        ("full_cone", site_behind(&[FULL_CONE])),
+        ("restricted", site_behind(&[RESTRICTED])),
+        ("port_restricted", site_behind(&[PORT_RESTRICTED])),
+        (
+            "preserving",
+            site_behind(&[Behaviour {
+                preserves_ports: true,
+                ..PORT_RESTRICTED
+            }]),
+        ),
+        (
+            "refusing",
+            SimSite {
+                refuses: true,
+                ..site_behind(&[PORT_RESTRICTED])
+            },
+        ),
+        ("symmetric", site_behind(&[SYMMETRIC])),
+        (
+            "address_dependent",
+            site_behind(&[Behaviour::nat(
+                MappingBehaviour::AddressDependent,
+                FilteringBehaviour::AddressDependent,
+            )]),
+        ),
+        ("double", site_behind(&[PORT_RESTRICTED, RESTRICTED])),
+        (
+            "double_symmetric",
+            site_behind(&[SYMMETRIC, PORT_RESTRICTED]),
+        ),
+        (
+            "udp_blocked",
+            site_behind(&[Behaviour {
+                udp: false,
+                ..PORT_RESTRICTED
+            }]),
+        ),
+        (
+            "six",
+            SimSite {
+                ipv6: true,
+                ..site_behind(&[Behaviour::FIREWALL])
+            },
+        ),
     ]
 }
 
-pub(super) fn named(name: &str) -> Site {
-    all().into_iter().find(|(known, _)| *known == name).unwrap().1
+pub(super) fn site_named(name: &str) -> SimSite {
+    all()
+        .into_iter()
+        .find(|(known, _)| *known == name)
+        .unwrap()
+        .1
 }
 
 /// All routers of a site as one, as they look from outside.
-fn composed(site: &Site) -> Behaviour {
-    site.routers.iter().fold(Behaviour::OPEN, |all, one| Behaviour {
-        translates: all.translates || one.translates,
-        mapping: all.mapping.max(one.mapping),
-        filtering: all.filtering.max(one.filtering),
-        udp: all.udp && one.udp,
-        ..all
-    })
+fn composed_behaviour(site: &SimSite) -> Behaviour {
+    site.routers
+        .iter()
+        .fold(Behaviour::OPEN, |all, one| Behaviour {
+            translates: all.translates || one.translates,
+            mapping: all.mapping.max(one.mapping),
+            filtering: all.filtering.max(one.filtering),
+            udp: all.udp && one.udp,
+            ..all
+        })
 }
 
 /// What theory says of two sites that are apart.
-pub(super) fn permitted(a: &Site, b: &Site, transports: &[Transport]) -> bool {
-    let (one, other) = (composed(a), composed(b));
-    a.six == b.six && transports.iter().any(|&transport| can(&one, &other, Between::Apart, transport))
+pub(super) fn is_permitted(a: &SimSite, b: &SimSite, transports: &[Transport]) -> bool {
+    let (one, other) = (composed_behaviour(a), composed_behaviour(b));
+    a.ipv6 == b.ipv6
+        && transports
+            .iter()
+            .any(|&transport| can_connect(&one, &other, NatRelation::Apart, transport))
 }
 
 /// Builds a site in a network of others; `number` tells sites apart.
-pub(super) fn place(network: &mut Network, outside: usize, site: &Site, number: u8, seed: u64) -> Place {
+pub(super) fn build_site(
+    network: &mut SimNetwork,
+    outside: usize,
+    site: &SimSite,
+    number: u8,
+    seed: u64,
+) -> SimPlacement {
     let mut realm = outside;
     for (depth, behaviour) in site.routers.iter().enumerate() {
-        let outer = if depth == 0 { [198, 51, 100, number] } else { [100, 64, 0, number] };
+        let outer = if depth == 0 {
+            [198, 51, 100, number]
+        } else {
+            [100, 64, 0, number]
+        };
         let outer = behaviour.translates.then_some(IpAddr::from(outer));
-        let mut router = Router::new(*behaviour, outer, seed ^ (u64::from(number) << 32) ^ (depth as u64) << 40);
+        let mut router = SimRouter::new(
+            *behaviour,
+            outer,
+            seed ^ (u64::from(number) << 32) ^ (depth as u64) << 40,
+        );
         router.refuses = site.refuses;
-        realm = network.behind(realm, router, outer);
+        realm = network.add_realm(realm, router, outer);
     }
     let translates = site.routers.iter().any(|router| router.translates);
-    let ip = match (site.six, translates) {
+    let ip = match (site.ipv6, translates) {
         (true, _) => IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into())),
         (false, true) => IpAddr::V4(Ipv4Addr::new(192, 168, 1, 10)), // both sides have it: networks overlap in practice
         (false, false) => IpAddr::V4(Ipv4Addr::new(192, 0, 2, number)),
     };
-    Place { realm, ip }
+    SimPlacement { realm, ip }
 }
 
 /// Two sites with the public network between them.
-pub(super) fn apart(a: &Site, b: &Site, settings: &Settings, seed: u64) -> World {
-    let mut network = Network::new();
-    let places = [place(&mut network, PUBLIC, a, 1, seed), place(&mut network, PUBLIC, b, 2, seed)];
-    World::new(network, places, settings, seed)
+pub(super) fn world_apart(
+    a: &SimSite,
+    b: &SimSite,
+    settings: &PunchSettings,
+    seed: u64,
+) -> SimWorld {
+    let mut network = SimNetwork::new();
+    let places = [
+        build_site(&mut network, PUBLIC_REALM, a, 1, seed),
+        build_site(&mut network, PUBLIC_REALM, b, 2, seed),
+    ];
+    SimWorld::new(network, places, settings, seed)
 }

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 /// A segment, as far as it tells two connections between the same addresses apart: each side has a number, for its sequence numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Segment {
-    pub(super) what: What,
+pub(super) struct TcpSegment {
+    pub(super) kind: SegmentKind,
     pub(super) number: u64,
     /// The peer's, where it is known.
     pub(super) acknowledges: Option<u64>,
@@ -14,7 +14,7 @@ pub(super) struct Segment {
 
 /// What a segment says. Data comes whole and in order once a connection is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum SegmentKind {
     Syn,
     SynAck,
     Ack,
@@ -22,149 +22,205 @@ pub(super) enum What {
     Rst,
 }
 
-impl Segment {
+impl TcpSegment {
     /// Of who has no such connection.
-    pub(super) fn refused(&self) -> Self {
-        Self { what: What::Rst, number: self.acknowledges.unwrap_or(0), acknowledges: Some(self.number) }
+    pub(super) fn to_rst(&self) -> Self {
+        Self {
+            kind: SegmentKind::Rst,
+            number: self.acknowledges.unwrap_or(0),
+            acknowledges: Some(self.number),
+        }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum TcpPhase {
     SynSent,
     SynReceived,
     Established,
 }
 
 #[derive(Debug)]
-struct Connection {
-    phase: Phase,
+struct SimConnection {
+    phase: TcpPhase,
     number: u64,
-    peers: Option<u64>,
+    peer_number: Option<u64>,
 }
 
-impl Connection {
-    fn says(&self, what: What) -> Segment {
-        Segment { what, number: self.number, acknowledges: self.peers }
+impl SimConnection {
+    fn segment(&self, kind: SegmentKind) -> TcpSegment {
+        TcpSegment {
+            kind,
+            number: self.number,
+            acknowledges: self.peer_number,
+        }
     }
 }
 
 /// What the owner of the sockets learns.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum StackEvent {
     Connected,
     Read(Vec<u8>),
     Ended,
 }
 
 /// Local and remote address.
-pub(super) type Tuple = (SocketAddr, SocketAddr);
+pub(super) type AddressPair = (SocketAddr, SocketAddr);
 
 #[derive(Debug, Default)]
-pub(super) struct Stack {
+pub(super) struct TcpStack {
     pub(super) listening: bool,
-    open: HashMap<Tuple, Connection>,
-    numbers: u64,
+    open: HashMap<AddressPair, SimConnection>,
+    last_number: u64,
 }
 
-impl Stack {
-    pub(super) fn phase(&self, tuple: &Tuple) -> Option<Phase> {
+impl TcpStack {
+    pub(super) fn connection_phase(&self, tuple: &AddressPair) -> Option<TcpPhase> {
         self.open.get(tuple).map(|connection| connection.phase)
     }
 
     /// That connection, not one before or after it between the same addresses.
-    pub(super) fn phase_of(&self, tuple: &Tuple, number: u64) -> Option<Phase> {
-        self.open.get(tuple).filter(|connection| connection.number == number).map(|connection| connection.phase)
+    pub(super) fn phase_of(&self, tuple: &AddressPair, number: u64) -> Option<TcpPhase> {
+        self.open
+            .get(tuple)
+            .filter(|connection| connection.number == number)
+            .map(|connection| connection.phase)
     }
 
     /// Without a word.
-    pub(super) fn forget(&mut self, tuple: &Tuple) {
+    pub(super) fn remove(&mut self, tuple: &AddressPair) {
         self.open.remove(tuple);
     }
 
     /// What the connection says, if there is one.
-    pub(super) fn says(&self, tuple: &Tuple, what: What) -> Option<Segment> {
-        self.open.get(tuple).map(|connection| connection.says(what))
+    pub(super) fn segment_of(&self, tuple: &AddressPair, kind: SegmentKind) -> Option<TcpSegment> {
+        self.open
+            .get(tuple)
+            .map(|connection| connection.segment(kind))
     }
 
-    /// A dial; `None`: the tuple is taken. The number tells it from a later one.
-    pub(super) fn dial(&mut self, tuple: Tuple) -> Option<u64> {
-        let taken = self.open.contains_key(&tuple);
-        (!taken).then(|| self.enter(tuple, Phase::SynSent, None).number)
+    /// A dial; `NoConnection`: the tuple is taken. The number tells it from a later one.
+    pub(super) fn dial(&mut self, tuple: AddressPair) -> Option<u64> {
+        let is_taken = self.open.contains_key(&tuple);
+        (!is_taken).then(|| self.add_connection(tuple, TcpPhase::SynSent, None).number)
     }
 
     /// The dial took too long, and has not come to anything: it is [closed](Self::close).
-    pub(super) fn abandon(&mut self, tuple: &Tuple, dial: u64) -> Option<Option<Segment>> {
-        let waits = self.open.get(tuple).is_some_and(|open| open.number == dial && open.phase != Phase::Established);
-        waits.then(|| self.close(tuple))
+    pub(super) fn abandon(&mut self, tuple: &AddressPair, dial: u64) -> Option<Option<TcpSegment>> {
+        let is_pending = self
+            .open
+            .get(tuple)
+            .is_some_and(|open| open.number == dial && open.phase != TcpPhase::Established);
+        is_pending.then(|| self.close(tuple))
     }
 
     /// Leaves nothing behind. The peer, who may know of it, is told.
-    pub(super) fn close(&mut self, tuple: &Tuple) -> Option<Segment> {
-        let gone = self.open.remove(tuple).filter(|gone| gone.phase != Phase::SynSent)?;
-        Some(gone.says(What::Rst))
+    pub(super) fn close(&mut self, tuple: &AddressPair) -> Option<TcpSegment> {
+        let closed = self
+            .open
+            .remove(tuple)
+            .filter(|gone| gone.phase != TcpPhase::SynSent)?;
+        Some(closed.segment(SegmentKind::Rst))
     }
 
     /// A segment came: the answer, and what the owner hears.
-    pub(super) fn segment(&mut self, tuple: Tuple, segment: Segment) -> (Option<Segment>, Vec<Heard>) {
-        let Some(open) = self.open.get_mut(&tuple) else { return (self.unknown(tuple, &segment), vec![]) };
-        let from_it = open.peers == Some(segment.number);
-        let answers = segment.acknowledges == Some(open.number);
-        match segment.what {
-            What::Rst if from_it || (open.phase == Phase::SynSent && answers) => {
+    pub(super) fn handle_segment(
+        &mut self,
+        tuple: AddressPair,
+        segment: TcpSegment,
+    ) -> (Option<TcpSegment>, Vec<StackEvent>) {
+        let Some(open) = self.open.get_mut(&tuple) else {
+            return (self.answer_unknown(tuple, &segment), vec![]);
+        };
+        let is_from_peer = open.peer_number == Some(segment.number);
+        let acknowledges_own = segment.acknowledges == Some(open.number);
+        match segment.kind {
+            SegmentKind::Rst
+                if is_from_peer || (open.phase == TcpPhase::SynSent && acknowledges_own) =>
+            {
                 self.open.remove(&tuple);
-                (None, vec![Heard::Ended])
+                (None, vec![StackEvent::Ended])
             }
-            What::Rst => (None, vec![]),
-            _ if open.phase == Phase::SynSent => open.begins(&segment, answers),
+            SegmentKind::Rst => (None, vec![]),
+            _ if open.phase == TcpPhase::SynSent => open.handle_first(&segment, acknowledges_own),
             // Of one that was or comes: a challenge (RFC 5961 sections 4 and 5).
-            _ if !from_it => (Some(open.says(What::Ack)), vec![]),
-            What::Syn if open.phase == Phase::SynReceived => (Some(open.says(What::SynAck)), vec![]),
-            What::Syn => (Some(open.says(What::Ack)), vec![]),
-            what if answers => open.goes_on(what),
+            _ if !is_from_peer => (Some(open.segment(SegmentKind::Ack)), vec![]),
+            SegmentKind::Syn if open.phase == TcpPhase::SynReceived => {
+                (Some(open.segment(SegmentKind::SynAck)), vec![])
+            }
+            SegmentKind::Syn => (Some(open.segment(SegmentKind::Ack)), vec![]),
+            what if acknowledges_own => open.handle_acknowledged(what),
             _ => (None, vec![]),
         }
     }
 
     /// Of a connection that is none here.
-    fn unknown(&mut self, tuple: Tuple, segment: &Segment) -> Option<Segment> {
-        match segment.what {
-            What::Rst => None,
-            What::Syn if self.listening => {
-                Some(self.enter(tuple, Phase::SynReceived, Some(segment.number)).says(What::SynAck))
+    fn answer_unknown(&mut self, tuple: AddressPair, segment: &TcpSegment) -> Option<TcpSegment> {
+        match segment.kind {
+            SegmentKind::Rst => None,
+            SegmentKind::Syn if self.listening => Some(
+                self.add_connection(tuple, TcpPhase::SynReceived, Some(segment.number))
+                    .segment(SegmentKind::SynAck),
+            ),
+            SegmentKind::Syn | SegmentKind::SynAck | SegmentKind::Ack | SegmentKind::Data(_) => {
+                Some(segment.to_rst())
             }
-            What::Syn | What::SynAck | What::Ack | What::Data(_) => Some(segment.refused()),
         }
     }
 
-    fn enter(&mut self, tuple: Tuple, phase: Phase, peers: Option<u64>) -> &Connection {
-        self.numbers += 1;
-        let connection = Connection { phase, number: self.numbers, peers };
+    fn add_connection(
+        &mut self,
+        tuple: AddressPair,
+        phase: TcpPhase,
+        peers: Option<u64>,
+    ) -> &SimConnection {
+        self.last_number += 1;
+        let connection = SimConnection {
+            phase,
+            number: self.last_number,
+            peer_number: peers,
+        };
         self.open.entry(tuple).insert_entry(connection).into_mut()
     }
 }
 
-impl Connection {
+impl SimConnection {
     /// The first that comes after a SYN.
-    fn begins(&mut self, segment: &Segment, answers: bool) -> (Option<Segment>, Vec<Heard>) {
-        let (phase, answer, heard) = match segment.what {
-            What::Syn => (Phase::SynReceived, What::SynAck, vec![]),
-            What::SynAck if answers => (Phase::Established, What::Ack, vec![Heard::Connected]),
-            _ if answers => return (None, vec![]), // a challenge that came before the SYN-ACK
-            _ => return (Some(segment.refused()), vec![]),
+    fn handle_first(
+        &mut self,
+        segment: &TcpSegment,
+        acknowledges_own: bool,
+    ) -> (Option<TcpSegment>, Vec<StackEvent>) {
+        let (phase, answer, events) = match segment.kind {
+            SegmentKind::Syn => (TcpPhase::SynReceived, SegmentKind::SynAck, vec![]),
+            SegmentKind::SynAck if acknowledges_own => (
+                TcpPhase::Established,
+                SegmentKind::Ack,
+                vec![StackEvent::Connected],
+            ),
+            _ if acknowledges_own => return (None, vec![]), // a challenge that came before the SYN-ACK
+            _ => return (Some(segment.to_rst()), vec![]),
         };
-        (self.phase, self.peers) = (phase, Some(segment.number));
-        (Some(self.says(answer)), heard)
+        (self.phase, self.peer_number) = (phase, Some(segment.number));
+        (Some(self.segment(answer)), events)
     }
 
     /// The peer acknowledges this side's number: the connection is there, if it was not before.
-    fn goes_on(&mut self, what: What) -> (Option<Segment>, Vec<Heard>) {
-        let new = std::mem::replace(&mut self.phase, Phase::Established) == Phase::SynReceived;
-        let answer = (what == What::SynAck).then(|| self.says(What::Ack));
-        let read = match what {
-            What::Data(bytes) => Some(Heard::Read(bytes)),
+    fn handle_acknowledged(&mut self, kind: SegmentKind) -> (Option<TcpSegment>, Vec<StackEvent>) {
+        let new =
+            std::mem::replace(&mut self.phase, TcpPhase::Established) == TcpPhase::SynReceived;
+        let answer = (kind == SegmentKind::SynAck).then(|| self.segment(SegmentKind::Ack));
+        let read = match kind {
+            SegmentKind::Data(bytes) => Some(StackEvent::Read(bytes)),
             _ => None,
         };
-        (answer, new.then_some(Heard::Connected).into_iter().chain(read).collect())
+        (
+            answer,
+            new.then_some(StackEvent::Connected)
+                .into_iter()
+                .chain(read)
+                .collect(),
+        )
     }
 }

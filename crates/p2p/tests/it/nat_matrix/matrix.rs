@@ -1,71 +1,118 @@
 //! Every kind against every kind, over each transport by itself.
 
-use nearpath_p2p::driver::{Introduction, Settings, Verdict};
-use nearpath_p2p::migrate::{Place, Places, Relay, local};
+use nearpath_p2p::driver::{DriverSettings, PeerIntroduction, SearchOutcome};
+use nearpath_p2p::migrate::{RelayConnection, StreamPath, StreamPaths, memory_relays};
 use nearpath_p2p::punch::Transport::{self, Tcp, Udp};
-use nearpath_testkit::lab::Lab;
-use nearpath_testkit::lab::nat::{Kind, Pair};
+use nearpath_testkit::lab::NetworkLab;
+use nearpath_testkit::lab::nat::{NatKind, NatPair};
 use nearpath_testkit::need_nat;
 
-use nearpath_testkit::p2p::exchange::{self, Went, settings};
-use nearpath_testkit::p2p::introduction::{Watching, introduce, machines, on_a_runtime};
+use nearpath_testkit::p2p::exchange::{self, ExchangeResult, migration_settings};
+use nearpath_testkit::p2p::introduction::{LabObservers, block_on, introduce_pair, pair_machines};
 use nearpath_testkit::p2p::prediction;
 
 /// Pieces that the relay holds.
-const ROOM: usize = 8;
+const RELAY_CAPACITY: usize = 8;
 /// What is written after the way was found.
-const REST: usize = 1 << 20;
+const PAYLOAD_BYTES: usize = 1 << 20;
 
 /// Runs both sides, each in its machine, to their ends.
 pub(crate) fn run_both(
-    pair: &Pair,
-    introductions: [Introduction; 2],
-    relays: [Option<Box<dyn Relay>>; 2],
+    pair: &NatPair,
+    introductions: [PeerIntroduction; 2],
+    relays: [Option<Box<dyn RelayConnection>>; 2],
     transports: &[Transport],
-    rest: usize,
-    settings: &Settings,
-) -> [std::io::Result<Went>; 2] {
-    let sides = machines(pair).into_iter().zip(introductions).zip(relays);
+    payload: usize,
+    settings: &DriverSettings,
+) -> [std::io::Result<ExchangeResult>; 2] {
+    let sides = pair_machines(pair)
+        .into_iter()
+        .zip(introductions)
+        .zip(relays);
     let mut went = std::thread::scope(|scope| {
         let threads: Vec<_> = sides
             .map(|((node, introduction), relay)| {
-                let side = move || on_a_runtime(exchange::run(introduction, relay, transports, rest, settings.clone()));
+                let side = move || {
+                    block_on(exchange::run_exchange(
+                        introduction,
+                        relay,
+                        transports,
+                        payload,
+                        settings.clone(),
+                    ))
+                };
                 scope.spawn(move || node.enter(side))
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>().into_iter()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect::<Vec<_>>()
+            .into_iter()
     });
     [went.next().unwrap(), went.next().unwrap()]
 }
 
 /// Two workers behind such NATs, with a relay; every byte of both arrived.
-pub(crate) fn meet(kinds: [Kind; 2], transports: &[Transport]) -> [Went; 2] {
-    let pair = Lab::pair(kinds[0], kinds[1]).unwrap();
-    meet_on(&pair, &Watching::begin(&pair.internet), transports, REST)
+pub(crate) fn connect_both(kinds: [NatKind; 2], transports: &[Transport]) -> [ExchangeResult; 2] {
+    let pair = NetworkLab::nat_pair(kinds[0], kinds[1]).unwrap();
+    connect_both_on(
+        &pair,
+        &LabObservers::start(&pair.internet),
+        transports,
+        PAYLOAD_BYTES,
+    )
 }
 
 /// The same on an internet that is there already.
-pub(crate) fn meet_on(pair: &Pair, watching: &Watching, transports: &[Transport], rest: usize) -> [Went; 2] {
-    let (near, far) = local(ROOM);
-    let relays: [Option<Box<dyn Relay>>; 2] = [Some(Box::new(near)), Some(Box::new(far))];
-    let went = run_both(pair, introduce(&watching.observers), relays, transports, rest, &settings());
+pub(crate) fn connect_both_on(
+    pair: &NatPair,
+    watching: &LabObservers,
+    transports: &[Transport],
+    payload: usize,
+) -> [ExchangeResult; 2] {
+    let (near, far) = memory_relays(RELAY_CAPACITY);
+    let relays: [Option<Box<dyn RelayConnection>>; 2] = [Some(Box::new(near)), Some(Box::new(far))];
+    let went = run_both(
+        pair,
+        introduce_pair(&watching.observers),
+        relays,
+        transports,
+        payload,
+        &migration_settings(),
+    );
     let went = went.map(|went| went.unwrap());
-    assert_eq!((went[0].sent, went[1].sent), (went[1].came, went[0].came));
+    assert_eq!(
+        (went[0].sent, went[1].sent),
+        (went[1].received, went[0].received)
+    );
     went
 }
 
-fn meets_as_theory_says(kinds: [Kind; 2], transport: Transport) {
-    let went = meet(kinds, &[transport]);
-    let permitted = prediction::permits(kinds, transport);
-    let place = if permitted { Place::Direct } else { Place::Relay };
+fn meets_as_theory_says(kinds: [NatKind; 2], transport: Transport) {
+    let went = connect_both(kinds, &[transport]);
+    let permitted = prediction::permits_direct(kinds, transport);
+    let path = if permitted {
+        StreamPath::Direct
+    } else {
+        StreamPath::Relay
+    };
     for went in went {
         let as_permitted = match went.verdict {
-            Verdict::Direct { transport: over, .. } => permitted && over == transport,
-            Verdict::Relayed(_) => !permitted,
-            Verdict::Unneeded | Verdict::Looking | Verdict::Ended(_) => false,
+            SearchOutcome::Direct {
+                transport: over, ..
+            } => permitted && over == transport,
+            SearchOutcome::Relayed(_) => !permitted,
+            SearchOutcome::NotNeeded | SearchOutcome::Searching | SearchOutcome::Failed(_) => false,
         };
         assert!(as_permitted, "theory permits it: {permitted}; {went:?}");
-        assert_eq!(went.places, Places { out: place, inward: place });
+        assert_eq!(
+            went.migration_points,
+            StreamPaths {
+                outgoing: path,
+                incoming: path
+            }
+        );
     }
 }
 
@@ -76,7 +123,7 @@ macro_rules! pair {
         $(#[ignore = concat!(stringify!($whole), " matrix: make test-nat")])?
         fn $name() {
             need_nat!();
-            meets_as_theory_says([Kind::$first, Kind::$second], $transport);
+            meets_as_theory_says([NatKind::$first, NatKind::$second], $transport);
         }
     };
 }
@@ -84,111 +131,453 @@ macro_rules! pair {
 pair!(tcp_none_meets_none, Tcp, None, None, whole);
 pair!(tcp_none_meets_full_cone, Tcp, None, FullCone, whole);
 pair!(tcp_none_meets_restricted, Tcp, None, Restricted, whole);
-pair!(tcp_none_meets_port_restricted, Tcp, None, PortRestricted, whole);
+pair!(
+    tcp_none_meets_port_restricted,
+    Tcp,
+    None,
+    PortRestricted,
+    whole
+);
 pair!(tcp_none_meets_symmetric, Tcp, None, Symmetric);
 pair!(tcp_none_meets_double, Tcp, None, Double, whole);
 pair!(tcp_none_meets_firewall, Tcp, None, Firewall, whole);
 pair!(tcp_none_meets_udp_blocked, Tcp, None, UdpBlocked, whole);
 pair!(tcp_none_meets_v6_only, Tcp, None, V6Only, whole);
 pair!(tcp_none_meets_dual_stack, Tcp, None, DualStack, whole);
-pair!(tcp_full_cone_meets_full_cone, Tcp, FullCone, FullCone, whole);
-pair!(tcp_full_cone_meets_restricted, Tcp, FullCone, Restricted, whole);
-pair!(tcp_full_cone_meets_port_restricted, Tcp, FullCone, PortRestricted, whole);
+pair!(
+    tcp_full_cone_meets_full_cone,
+    Tcp,
+    FullCone,
+    FullCone,
+    whole
+);
+pair!(
+    tcp_full_cone_meets_restricted,
+    Tcp,
+    FullCone,
+    Restricted,
+    whole
+);
+pair!(
+    tcp_full_cone_meets_port_restricted,
+    Tcp,
+    FullCone,
+    PortRestricted,
+    whole
+);
 pair!(tcp_full_cone_meets_symmetric, Tcp, FullCone, Symmetric);
 pair!(tcp_full_cone_meets_double, Tcp, FullCone, Double, whole);
 pair!(tcp_full_cone_meets_firewall, Tcp, FullCone, Firewall, whole);
-pair!(tcp_full_cone_meets_udp_blocked, Tcp, FullCone, UdpBlocked, whole);
+pair!(
+    tcp_full_cone_meets_udp_blocked,
+    Tcp,
+    FullCone,
+    UdpBlocked,
+    whole
+);
 pair!(tcp_full_cone_meets_v6_only, Tcp, FullCone, V6Only, whole);
-pair!(tcp_full_cone_meets_dual_stack, Tcp, FullCone, DualStack, whole);
-pair!(tcp_restricted_meets_restricted, Tcp, Restricted, Restricted, whole);
-pair!(tcp_restricted_meets_port_restricted, Tcp, Restricted, PortRestricted, whole);
-pair!(tcp_restricted_meets_symmetric, Tcp, Restricted, Symmetric, whole);
+pair!(
+    tcp_full_cone_meets_dual_stack,
+    Tcp,
+    FullCone,
+    DualStack,
+    whole
+);
+pair!(
+    tcp_restricted_meets_restricted,
+    Tcp,
+    Restricted,
+    Restricted,
+    whole
+);
+pair!(
+    tcp_restricted_meets_port_restricted,
+    Tcp,
+    Restricted,
+    PortRestricted,
+    whole
+);
+pair!(
+    tcp_restricted_meets_symmetric,
+    Tcp,
+    Restricted,
+    Symmetric,
+    whole
+);
 pair!(tcp_restricted_meets_double, Tcp, Restricted, Double, whole);
-pair!(tcp_restricted_meets_firewall, Tcp, Restricted, Firewall, whole);
-pair!(tcp_restricted_meets_udp_blocked, Tcp, Restricted, UdpBlocked);
+pair!(
+    tcp_restricted_meets_firewall,
+    Tcp,
+    Restricted,
+    Firewall,
+    whole
+);
+pair!(
+    tcp_restricted_meets_udp_blocked,
+    Tcp,
+    Restricted,
+    UdpBlocked
+);
 pair!(tcp_restricted_meets_v6_only, Tcp, Restricted, V6Only, whole);
-pair!(tcp_restricted_meets_dual_stack, Tcp, Restricted, DualStack, whole);
-pair!(tcp_port_restricted_meets_port_restricted, Tcp, PortRestricted, PortRestricted);
-pair!(tcp_port_restricted_meets_symmetric, Tcp, PortRestricted, Symmetric);
-pair!(tcp_port_restricted_meets_double, Tcp, PortRestricted, Double, whole);
-pair!(tcp_port_restricted_meets_firewall, Tcp, PortRestricted, Firewall, whole);
-pair!(tcp_port_restricted_meets_udp_blocked, Tcp, PortRestricted, UdpBlocked, whole);
-pair!(tcp_port_restricted_meets_v6_only, Tcp, PortRestricted, V6Only, whole);
-pair!(tcp_port_restricted_meets_dual_stack, Tcp, PortRestricted, DualStack, whole);
-pair!(tcp_symmetric_meets_symmetric, Tcp, Symmetric, Symmetric, whole);
+pair!(
+    tcp_restricted_meets_dual_stack,
+    Tcp,
+    Restricted,
+    DualStack,
+    whole
+);
+pair!(
+    tcp_port_restricted_meets_port_restricted,
+    Tcp,
+    PortRestricted,
+    PortRestricted
+);
+pair!(
+    tcp_port_restricted_meets_symmetric,
+    Tcp,
+    PortRestricted,
+    Symmetric
+);
+pair!(
+    tcp_port_restricted_meets_double,
+    Tcp,
+    PortRestricted,
+    Double,
+    whole
+);
+pair!(
+    tcp_port_restricted_meets_firewall,
+    Tcp,
+    PortRestricted,
+    Firewall,
+    whole
+);
+pair!(
+    tcp_port_restricted_meets_udp_blocked,
+    Tcp,
+    PortRestricted,
+    UdpBlocked,
+    whole
+);
+pair!(
+    tcp_port_restricted_meets_v6_only,
+    Tcp,
+    PortRestricted,
+    V6Only,
+    whole
+);
+pair!(
+    tcp_port_restricted_meets_dual_stack,
+    Tcp,
+    PortRestricted,
+    DualStack,
+    whole
+);
+pair!(
+    tcp_symmetric_meets_symmetric,
+    Tcp,
+    Symmetric,
+    Symmetric,
+    whole
+);
 pair!(tcp_symmetric_meets_double, Tcp, Symmetric, Double, whole);
-pair!(tcp_symmetric_meets_firewall, Tcp, Symmetric, Firewall, whole);
-pair!(tcp_symmetric_meets_udp_blocked, Tcp, Symmetric, UdpBlocked, whole);
+pair!(
+    tcp_symmetric_meets_firewall,
+    Tcp,
+    Symmetric,
+    Firewall,
+    whole
+);
+pair!(
+    tcp_symmetric_meets_udp_blocked,
+    Tcp,
+    Symmetric,
+    UdpBlocked,
+    whole
+);
 pair!(tcp_symmetric_meets_v6_only, Tcp, Symmetric, V6Only, whole);
-pair!(tcp_symmetric_meets_dual_stack, Tcp, Symmetric, DualStack, whole);
+pair!(
+    tcp_symmetric_meets_dual_stack,
+    Tcp,
+    Symmetric,
+    DualStack,
+    whole
+);
 pair!(tcp_double_meets_double, Tcp, Double, Double, whole);
 pair!(tcp_double_meets_firewall, Tcp, Double, Firewall);
 pair!(tcp_double_meets_udp_blocked, Tcp, Double, UdpBlocked, whole);
 pair!(tcp_double_meets_v6_only, Tcp, Double, V6Only, whole);
 pair!(tcp_double_meets_dual_stack, Tcp, Double, DualStack, whole);
 pair!(tcp_firewall_meets_firewall, Tcp, Firewall, Firewall, whole);
-pair!(tcp_firewall_meets_udp_blocked, Tcp, Firewall, UdpBlocked, whole);
+pair!(
+    tcp_firewall_meets_udp_blocked,
+    Tcp,
+    Firewall,
+    UdpBlocked,
+    whole
+);
 pair!(tcp_firewall_meets_v6_only, Tcp, Firewall, V6Only, whole);
-pair!(tcp_firewall_meets_dual_stack, Tcp, Firewall, DualStack, whole);
-pair!(tcp_udp_blocked_meets_udp_blocked, Tcp, UdpBlocked, UdpBlocked, whole);
-pair!(tcp_udp_blocked_meets_v6_only, Tcp, UdpBlocked, V6Only, whole);
-pair!(tcp_udp_blocked_meets_dual_stack, Tcp, UdpBlocked, DualStack, whole);
+pair!(
+    tcp_firewall_meets_dual_stack,
+    Tcp,
+    Firewall,
+    DualStack,
+    whole
+);
+pair!(
+    tcp_udp_blocked_meets_udp_blocked,
+    Tcp,
+    UdpBlocked,
+    UdpBlocked,
+    whole
+);
+pair!(
+    tcp_udp_blocked_meets_v6_only,
+    Tcp,
+    UdpBlocked,
+    V6Only,
+    whole
+);
+pair!(
+    tcp_udp_blocked_meets_dual_stack,
+    Tcp,
+    UdpBlocked,
+    DualStack,
+    whole
+);
 pair!(tcp_v6_only_meets_v6_only, Tcp, V6Only, V6Only, whole);
 pair!(tcp_v6_only_meets_dual_stack, Tcp, V6Only, DualStack);
-pair!(tcp_dual_stack_meets_dual_stack, Tcp, DualStack, DualStack, whole);
+pair!(
+    tcp_dual_stack_meets_dual_stack,
+    Tcp,
+    DualStack,
+    DualStack,
+    whole
+);
 
 pair!(udp_none_meets_none, Udp, None, None, whole);
 pair!(udp_none_meets_full_cone, Udp, None, FullCone, whole);
 pair!(udp_none_meets_restricted, Udp, None, Restricted, whole);
-pair!(udp_none_meets_port_restricted, Udp, None, PortRestricted, whole);
+pair!(
+    udp_none_meets_port_restricted,
+    Udp,
+    None,
+    PortRestricted,
+    whole
+);
 pair!(udp_none_meets_symmetric, Udp, None, Symmetric);
 pair!(udp_none_meets_double, Udp, None, Double, whole);
 pair!(udp_none_meets_firewall, Udp, None, Firewall, whole);
 pair!(udp_none_meets_udp_blocked, Udp, None, UdpBlocked, whole);
 pair!(udp_none_meets_v6_only, Udp, None, V6Only, whole);
 pair!(udp_none_meets_dual_stack, Udp, None, DualStack, whole);
-pair!(udp_full_cone_meets_full_cone, Udp, FullCone, FullCone, whole);
-pair!(udp_full_cone_meets_restricted, Udp, FullCone, Restricted, whole);
-pair!(udp_full_cone_meets_port_restricted, Udp, FullCone, PortRestricted, whole);
+pair!(
+    udp_full_cone_meets_full_cone,
+    Udp,
+    FullCone,
+    FullCone,
+    whole
+);
+pair!(
+    udp_full_cone_meets_restricted,
+    Udp,
+    FullCone,
+    Restricted,
+    whole
+);
+pair!(
+    udp_full_cone_meets_port_restricted,
+    Udp,
+    FullCone,
+    PortRestricted,
+    whole
+);
 pair!(udp_full_cone_meets_symmetric, Udp, FullCone, Symmetric);
 pair!(udp_full_cone_meets_double, Udp, FullCone, Double, whole);
 pair!(udp_full_cone_meets_firewall, Udp, FullCone, Firewall, whole);
-pair!(udp_full_cone_meets_udp_blocked, Udp, FullCone, UdpBlocked, whole);
+pair!(
+    udp_full_cone_meets_udp_blocked,
+    Udp,
+    FullCone,
+    UdpBlocked,
+    whole
+);
 pair!(udp_full_cone_meets_v6_only, Udp, FullCone, V6Only, whole);
-pair!(udp_full_cone_meets_dual_stack, Udp, FullCone, DualStack, whole);
-pair!(udp_restricted_meets_restricted, Udp, Restricted, Restricted, whole);
-pair!(udp_restricted_meets_port_restricted, Udp, Restricted, PortRestricted, whole);
-pair!(udp_restricted_meets_symmetric, Udp, Restricted, Symmetric, whole);
+pair!(
+    udp_full_cone_meets_dual_stack,
+    Udp,
+    FullCone,
+    DualStack,
+    whole
+);
+pair!(
+    udp_restricted_meets_restricted,
+    Udp,
+    Restricted,
+    Restricted,
+    whole
+);
+pair!(
+    udp_restricted_meets_port_restricted,
+    Udp,
+    Restricted,
+    PortRestricted,
+    whole
+);
+pair!(
+    udp_restricted_meets_symmetric,
+    Udp,
+    Restricted,
+    Symmetric,
+    whole
+);
 pair!(udp_restricted_meets_double, Udp, Restricted, Double, whole);
-pair!(udp_restricted_meets_firewall, Udp, Restricted, Firewall, whole);
-pair!(udp_restricted_meets_udp_blocked, Udp, Restricted, UdpBlocked);
+pair!(
+    udp_restricted_meets_firewall,
+    Udp,
+    Restricted,
+    Firewall,
+    whole
+);
+pair!(
+    udp_restricted_meets_udp_blocked,
+    Udp,
+    Restricted,
+    UdpBlocked
+);
 pair!(udp_restricted_meets_v6_only, Udp, Restricted, V6Only, whole);
-pair!(udp_restricted_meets_dual_stack, Udp, Restricted, DualStack, whole);
-pair!(udp_port_restricted_meets_port_restricted, Udp, PortRestricted, PortRestricted);
-pair!(udp_port_restricted_meets_symmetric, Udp, PortRestricted, Symmetric);
-pair!(udp_port_restricted_meets_double, Udp, PortRestricted, Double, whole);
-pair!(udp_port_restricted_meets_firewall, Udp, PortRestricted, Firewall, whole);
-pair!(udp_port_restricted_meets_udp_blocked, Udp, PortRestricted, UdpBlocked, whole);
-pair!(udp_port_restricted_meets_v6_only, Udp, PortRestricted, V6Only, whole);
-pair!(udp_port_restricted_meets_dual_stack, Udp, PortRestricted, DualStack, whole);
-pair!(udp_symmetric_meets_symmetric, Udp, Symmetric, Symmetric, whole);
+pair!(
+    udp_restricted_meets_dual_stack,
+    Udp,
+    Restricted,
+    DualStack,
+    whole
+);
+pair!(
+    udp_port_restricted_meets_port_restricted,
+    Udp,
+    PortRestricted,
+    PortRestricted
+);
+pair!(
+    udp_port_restricted_meets_symmetric,
+    Udp,
+    PortRestricted,
+    Symmetric
+);
+pair!(
+    udp_port_restricted_meets_double,
+    Udp,
+    PortRestricted,
+    Double,
+    whole
+);
+pair!(
+    udp_port_restricted_meets_firewall,
+    Udp,
+    PortRestricted,
+    Firewall,
+    whole
+);
+pair!(
+    udp_port_restricted_meets_udp_blocked,
+    Udp,
+    PortRestricted,
+    UdpBlocked,
+    whole
+);
+pair!(
+    udp_port_restricted_meets_v6_only,
+    Udp,
+    PortRestricted,
+    V6Only,
+    whole
+);
+pair!(
+    udp_port_restricted_meets_dual_stack,
+    Udp,
+    PortRestricted,
+    DualStack,
+    whole
+);
+pair!(
+    udp_symmetric_meets_symmetric,
+    Udp,
+    Symmetric,
+    Symmetric,
+    whole
+);
 pair!(udp_symmetric_meets_double, Udp, Symmetric, Double, whole);
-pair!(udp_symmetric_meets_firewall, Udp, Symmetric, Firewall, whole);
-pair!(udp_symmetric_meets_udp_blocked, Udp, Symmetric, UdpBlocked, whole);
+pair!(
+    udp_symmetric_meets_firewall,
+    Udp,
+    Symmetric,
+    Firewall,
+    whole
+);
+pair!(
+    udp_symmetric_meets_udp_blocked,
+    Udp,
+    Symmetric,
+    UdpBlocked,
+    whole
+);
 pair!(udp_symmetric_meets_v6_only, Udp, Symmetric, V6Only, whole);
-pair!(udp_symmetric_meets_dual_stack, Udp, Symmetric, DualStack, whole);
+pair!(
+    udp_symmetric_meets_dual_stack,
+    Udp,
+    Symmetric,
+    DualStack,
+    whole
+);
 pair!(udp_double_meets_double, Udp, Double, Double, whole);
 pair!(udp_double_meets_firewall, Udp, Double, Firewall);
 pair!(udp_double_meets_udp_blocked, Udp, Double, UdpBlocked, whole);
 pair!(udp_double_meets_v6_only, Udp, Double, V6Only, whole);
 pair!(udp_double_meets_dual_stack, Udp, Double, DualStack, whole);
 pair!(udp_firewall_meets_firewall, Udp, Firewall, Firewall, whole);
-pair!(udp_firewall_meets_udp_blocked, Udp, Firewall, UdpBlocked, whole);
+pair!(
+    udp_firewall_meets_udp_blocked,
+    Udp,
+    Firewall,
+    UdpBlocked,
+    whole
+);
 pair!(udp_firewall_meets_v6_only, Udp, Firewall, V6Only, whole);
-pair!(udp_firewall_meets_dual_stack, Udp, Firewall, DualStack, whole);
-pair!(udp_udp_blocked_meets_udp_blocked, Udp, UdpBlocked, UdpBlocked, whole);
-pair!(udp_udp_blocked_meets_v6_only, Udp, UdpBlocked, V6Only, whole);
-pair!(udp_udp_blocked_meets_dual_stack, Udp, UdpBlocked, DualStack, whole);
+pair!(
+    udp_firewall_meets_dual_stack,
+    Udp,
+    Firewall,
+    DualStack,
+    whole
+);
+pair!(
+    udp_udp_blocked_meets_udp_blocked,
+    Udp,
+    UdpBlocked,
+    UdpBlocked,
+    whole
+);
+pair!(
+    udp_udp_blocked_meets_v6_only,
+    Udp,
+    UdpBlocked,
+    V6Only,
+    whole
+);
+pair!(
+    udp_udp_blocked_meets_dual_stack,
+    Udp,
+    UdpBlocked,
+    DualStack,
+    whole
+);
 pair!(udp_v6_only_meets_v6_only, Udp, V6Only, V6Only, whole);
 pair!(udp_v6_only_meets_dual_stack, Udp, V6Only, DualStack);
-pair!(udp_dual_stack_meets_dual_stack, Udp, DualStack, DualStack, whole);
+pair!(
+    udp_dual_stack_meets_dual_stack,
+    Udp,
+    DualStack,
+    DualStack,
+    whole
+);

@@ -4,72 +4,109 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use nearpath_ca::Authority;
-use nearpath_p2p::driver::{Ports, Verdict};
-use nearpath_p2p::link::{Link, connect};
+use nearpath_p2p::driver::{LocalPorts, SearchOutcome};
+use nearpath_p2p::link::{P2pLink, connect_link};
 use nearpath_p2p::punch::Transport;
-use nearpath_p2p::punch::session::Role;
-use nearpath_testkit::lab::Lab;
-use nearpath_testkit::lab::nat::{Kind, Plan};
+use nearpath_p2p::punch::session::SessionRole;
+use nearpath_testkit::lab::NetworkLab;
+use nearpath_testkit::lab::nat::{NatKind, NatPlan};
 use nearpath_testkit::need_nat;
 use nearpath_types::SpiffeId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::matrix::{meet, run_both};
-use nearpath_testkit::p2p::exchange::{DEADLINE, settings};
-use nearpath_testkit::p2p::introduction::{Watching, introduce, introduce_as, machines, on_a_runtime, side_of};
+use super::matrix::{connect_both, run_both};
+use nearpath_testkit::p2p::exchange::{EXCHANGE_TIMEOUT, migration_settings};
+use nearpath_testkit::p2p::introduction::{
+    LabObservers, block_on, introduce_as, introduce_pair, pair_machines, side_of,
+};
 
 const BOTH: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 
-fn is_over(verdict: Verdict, wanted: Transport) -> bool {
-    matches!(verdict, Verdict::Direct { transport, .. } if transport == wanted)
+fn is_direct_over(verdict: SearchOutcome, wanted: Transport) -> bool {
+    matches!(verdict, SearchOutcome::Direct { transport, .. } if transport == wanted)
 }
 
 #[test]
-fn tcp_is_taken_where_both_work() {
+fn tcp_is_preferred_where_both_transports_work() {
     need_nat!();
-    let went = meet([Kind::None, Kind::Firewall], &BOTH);
-    assert!(went.iter().all(|went| is_over(went.verdict, Transport::Tcp)), "{went:?}");
+    let went = connect_both([NatKind::None, NatKind::Firewall], &BOTH);
+    assert!(
+        went.iter()
+            .all(|went| is_direct_over(went.verdict, Transport::Tcp)),
+        "{went:?}"
+    );
 }
 
 #[test]
-fn without_a_relay_the_direct_way_is_waited_for() {
+fn without_a_relay_writes_wait_for_the_direct_connection() {
     need_nat!();
-    let pair = Lab::pair(Kind::PortRestricted, Kind::PortRestricted).unwrap();
-    let watching = Watching::begin(&pair.internet);
-    let went = run_both(&pair, introduce(&watching.observers), [None, None], &BOTH, 1000, &settings());
+    let pair = NetworkLab::nat_pair(NatKind::PortRestricted, NatKind::PortRestricted).unwrap();
+    let watching = LabObservers::start(&pair.internet);
+    let went = run_both(
+        &pair,
+        introduce_pair(&watching.observers),
+        [None, None],
+        &BOTH,
+        1000,
+        &migration_settings(),
+    );
     let went = went.map(Result::unwrap);
-    assert!(went.iter().all(|went| matches!(went.verdict, Verdict::Direct { .. })), "{went:?}");
-    assert_eq!((went[0].sent, went[1].sent), (went[1].came, went[0].came));
+    assert!(
+        went.iter()
+            .all(|went| matches!(went.verdict, SearchOutcome::Direct { .. })),
+        "{went:?}"
+    );
+    assert_eq!(
+        (went[0].sent, went[1].sent),
+        (went[1].received, went[0].received)
+    );
 }
 
 #[test]
-fn without_a_relay_and_a_direct_way_the_error_says_so() {
+fn without_a_relay_and_direct_connection_linking_fails() {
     need_nat!();
-    let pair = Lab::pair(Kind::Symmetric, Kind::Symmetric).unwrap();
-    let watching = Watching::begin(&pair.internet);
-    let went = run_both(&pair, introduce(&watching.observers), [None, None], &BOTH, 1000, &settings());
+    let pair = NetworkLab::nat_pair(NatKind::Symmetric, NatKind::Symmetric).unwrap();
+    let watching = LabObservers::start(&pair.internet);
+    let went = run_both(
+        &pair,
+        introduce_pair(&watching.observers),
+        [None, None],
+        &BOTH,
+        1000,
+        &migration_settings(),
+    );
     let texts = went.map(|went| went.unwrap_err().to_string());
-    assert!(texts.iter().all(|text| text.contains("direct way")), "{texts:?}");
+    assert!(
+        texts.iter().all(|text| text.contains("direct way")),
+        "{texts:?}"
+    );
 }
 
 /// The rendezvous may be mistaken, or lie: certificates decide.
 #[test]
-fn who_is_of_another_authority_is_no_peer() {
+fn a_peer_of_another_authority_is_rejected() {
     need_nat!();
-    let pair = Lab::pair(Kind::None, Kind::None).unwrap();
-    let watching = Watching::begin(&pair.internet);
-    let [true_one, other] =
-        [0; 2].map(|_| Authority::new("test", SystemTime::now(), Duration::from_secs(3600)).unwrap());
-    let ids = ["a", "b"].map(|node| SpiffeId::gateway("test", node));
+    let pair = NetworkLab::nat_pair(NatKind::None, NatKind::None).unwrap();
+    let watching = LabObservers::start(&pair.internet);
+    let [true_one, other] = [0; 2]
+        .map(|_| Authority::new("test", SystemTime::now(), Duration::from_secs(3600)).unwrap());
+    let ids = ["a", "b"].map(|node| SpiffeId::for_gateway("test", node));
     for transports in [&[Transport::Tcp], &[Transport::Udp]] {
         let sides = introduce_as(&watching.observers, [&ids[0], &ids[1]], [&true_one, &other]);
-        let went = run_both(&pair, sides, [None, None], transports, 1000, &settings());
+        let went = run_both(
+            &pair,
+            sides,
+            [None, None],
+            transports,
+            1000,
+            &migration_settings(),
+        );
         assert!(went.iter().all(Result::is_err), "{transports:?} {went:?}");
     }
 }
 
 /// One side speaks first: the other one's NAT must let that in.
-async fn ping(link: &mut Link, first: bool) {
+async fn send_byte(link: &mut P2pLink, first: bool) {
     if first {
         link.write_all(b"x").await.unwrap();
         link.flush().await.unwrap();
@@ -84,24 +121,39 @@ async fn ping(link: &mut Link, first: bool) {
 /// A NAT forgets after twelve seconds; what keeps it from that goes every ten.
 #[test]
 #[ignore = "takes half a minute: make test-nat"]
-fn an_idle_way_over_udp_is_not_forgotten_by_nats() {
+fn an_idle_udp_connection_keeps_its_nat_mapping() {
     need_nat!();
-    let plan = Plan { lifetime: Duration::from_secs(12), ..Kind::PortRestricted.into() };
-    let pair = Lab::pair(plan.clone(), plan).unwrap();
-    let watching = Watching::begin(&pair.internet);
+    let plan = NatPlan {
+        lifetime: Duration::from_secs(12),
+        ..NatKind::PortRestricted.into()
+    };
+    let pair = NetworkLab::nat_pair(plan.clone(), plan).unwrap();
+    let watching = LabObservers::start(&pair.internet);
     thread::scope(|scope| {
-        for (node, introduction) in machines(&pair).into_iter().zip(introduce(&watching.observers)) {
-            let (leads, side) = (introduction.session.role == Role::Leader, side_of(&introduction));
+        for (node, introduction) in pair_machines(&pair)
+            .into_iter()
+            .zip(introduce_pair(&watching.observers))
+        {
+            let (leads, side) = (
+                introduction.session.role == SessionRole::Leader,
+                side_of(&introduction),
+            );
             let idle = async move {
-                let ports = Ports::bind(&[Transport::Udp]).unwrap();
-                let mut link = connect(ports, introduction, side, None, settings()).await.unwrap();
-                ping(&mut link, leads).await;
+                let ports = LocalPorts::bind(&[Transport::Udp]).unwrap();
+                let mut link = connect_link(ports, introduction, side, None, migration_settings())
+                    .await
+                    .unwrap();
+                send_byte(&mut link, leads).await;
                 tokio::time::sleep(Duration::from_secs(25)).await;
-                ping(&mut link, leads).await;
+                send_byte(&mut link, leads).await;
                 link.close().await.unwrap();
             };
-            let in_time = async { tokio::time::timeout(DEADLINE, idle).await.expect("nobody hangs") };
-            scope.spawn(move || node.enter(|| on_a_runtime(in_time)));
+            let in_time = async {
+                tokio::time::timeout(EXCHANGE_TIMEOUT, idle)
+                    .await
+                    .expect("nobody hangs")
+            };
+            scope.spawn(move || node.enter(|| block_on(in_time)));
         }
     });
 }

@@ -25,17 +25,42 @@ pub(super) struct StrictState {
 impl ChannelEnd {
     /// Switches the end to a strict domain: `source` is the peer's pool, and the own pool comes from [`crate::SlotPool::create_strict`].
     pub fn with_peer_pool(self, source: PeerPool) -> Self {
-        Self { strict: Some(StrictState { peer_pool: source, sent_slots: SentSlots::default() }), ..self }
+        Self {
+            strict: Some(StrictState {
+                peer_pool: source,
+                sent_slots: SentSlots::default(),
+            }),
+            ..self
+        }
     }
 
     pub(super) fn send_strict(&mut self, message: OutgoingMessage) -> Result<(), UnsentMessage> {
-        let OutgoingMessage { lease, offset, length } = message;
-        let descriptor = Descriptor { slot: lease.slot(), generation: lease.generation(), offset, length };
+        let OutgoingMessage {
+            lease,
+            offset,
+            length,
+        } = message;
+        let descriptor = Descriptor {
+            slot: lease.slot(),
+            generation: lease.generation(),
+            offset,
+            length,
+        };
         if let Err(fault) = self.producer.push_descriptor(descriptor) {
             let why = self.push_fault(fault);
-            return Err(UnsentMessage { error: why, message: Some(OutgoingMessage { lease, offset, length }) });
+            return Err(UnsentMessage {
+                error: why,
+                message: Some(OutgoingMessage {
+                    lease,
+                    offset,
+                    length,
+                }),
+            });
         }
-        self.sockmap.as_mut().into_iter().for_each(|line| line.queue_descriptor(descriptor));
+        self.sockmap
+            .as_mut()
+            .into_iter()
+            .for_each(|line| line.queue_descriptor(descriptor));
         if let Some(strict) = &mut self.strict {
             strict.sent_slots.record_sent(lease, offset, length);
             if strict.sent_slots.len() >= RELEASE_EVERY_SEND_FROM {
@@ -60,14 +85,25 @@ impl ChannelEnd {
         if is_lost_to(state, self.side) {
             return Err(ChannelReceiveError::Closed(state));
         }
-        Ok(Some(ReceivedMessage::from_copy(copy.map_err(AcceptOfferError::from)?)?))
+        Ok(Some(ReceivedMessage::from_copy(
+            copy.map_err(AcceptOfferError::from)?,
+        )?))
     }
 
     /// Releases the slots of consumed messages. Each [`ChannelEnd::flush_batch`] does this; call it when no slot is free.
     pub fn release_consumed(&mut self) -> u32 {
-        let Some(strict) = self.strict.as_mut().filter(|strict| !strict.sent_slots.is_empty()) else { return 0 };
+        let Some(strict) = self
+            .strict
+            .as_mut()
+            .filter(|strict| !strict.sent_slots.is_empty())
+        else {
+            return 0;
+        };
         // An impossible head: the peer broke the channel, and what it still reads is its own loss.
-        let unread = self.producer.free_entries().map_or(0, |room| self.channel.capacity() - room);
+        let unread = self
+            .producer
+            .free_entries()
+            .map_or(0, |room| self.channel.capacity() - room);
         strict.sent_slots.release_until(unread)
     }
 
@@ -80,7 +116,9 @@ impl ChannelEnd {
         if !is_lost_to(self.channel.state(), peer) {
             return self.release_consumed(); // the peer lives and reads on
         }
-        self.strict.as_mut().map_or(0, |strict| strict.sent_slots.release_until(0))
+        self.strict
+            .as_mut()
+            .map_or(0, |strict| strict.sent_slots.release_until(0))
     }
 
     /// Returns true if the end can be dropped: the peer has read all messages in the own pool. Always true in a shared domain.
@@ -103,7 +141,9 @@ impl ChannelEnd {
     }
 
     fn has_unread(&self) -> bool {
-        self.strict.as_ref().is_some_and(|strict| !strict.sent_slots.is_empty())
+        self.strict
+            .as_ref()
+            .is_some_and(|strict| !strict.sent_slots.is_empty())
     }
 }
 

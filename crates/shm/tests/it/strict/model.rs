@@ -70,7 +70,9 @@ struct StrictModel {
 
 impl StrictModel {
     fn new() -> Self {
-        let members: BTreeMap<u16, Arc<PoolEndpoint>> = (0..ENDPOINTS).map(|n| (n, strict_endpoint(n + 1))).collect();
+        let members: BTreeMap<u16, Arc<PoolEndpoint>> = (0..ENDPOINTS)
+            .map(|n| (n, strict_endpoint(n + 1)))
+            .collect();
         let mut world = Self {
             endpoints: members,
             channels: BTreeMap::new(),
@@ -80,7 +82,8 @@ impl StrictModel {
         };
         for (p, q) in (0..ENDPOINTS).flat_map(|p| (p + 1..ENDPOINTS).map(move |q| (p, q))) {
             let channel = Channel::create(RING_CAPACITY).unwrap();
-            let [caller, callee] = channel_ends(&channel, &world.endpoints[&p], &world.endpoints[&q]);
+            let [caller, callee] =
+                channel_ends(&channel, &world.endpoints[&p], &world.endpoints[&q]);
             world.ends.extend([((p, q), caller), ((q, p), callee)]);
             world.channels.insert((p, q), channel);
         }
@@ -91,28 +94,41 @@ impl StrictModel {
         match *act {
             StrictAction::Send { from, to, bytes } => self.send_event(from, to, bytes),
             StrictAction::Receive { from, by } => self.receive_event(from, by),
-            StrictAction::Flush { by, peer } => {
-                self.ends.get_mut(&(by, peer)).into_iter().for_each(ChannelEnd::flush_batch)
-            }
+            StrictAction::Flush { by, peer } => self
+                .ends
+                .get_mut(&(by, peer))
+                .into_iter()
+                .for_each(ChannelEnd::flush_batch),
             StrictAction::Die { who } => self.kill_endpoint(who),
             StrictAction::ForgeHead { from, by, head } => self.forge_head(from, by, head),
         }
     }
 
     fn send_event(&mut self, from: u16, to: u16, bytes: u32) {
-        let Some(end) = self.ends.get_mut(&(from, to)) else { return };
-        let Ok(lease) = self.endpoints[&from].claim_slot(64 + bytes) else { return };
+        let Some(end) = self.ends.get_mut(&(from, to)) else {
+            return;
+        };
+        let Ok(lease) = self.endpoints[&from].claim_slot(64 + bytes) else {
+            return;
+        };
         self.sent += 1;
         let mut draft = MessageDraft::new(lease);
-        draft.append_body(&message_pattern(self.sent, bytes)).unwrap();
+        draft
+            .append_body(&message_pattern(self.sent, bytes))
+            .unwrap();
         let way = self.directions.entry((from, to)).or_default();
-        if end.send_message(draft.finish(Envelope::new(MessageKind::Event, self.sent))).is_ok() {
+        if end
+            .send_message(draft.finish(Envelope::new(MessageKind::Event, self.sent)))
+            .is_ok()
+        {
             way.in_flight.push_back((self.sent, bytes));
         }
     }
 
     fn receive_event(&mut self, from: u16, by: u16) {
-        let Some(end) = self.ends.get_mut(&(by, from)) else { return };
+        let Some(end) = self.ends.get_mut(&(by, from)) else {
+            return;
+        };
         let way = self.directions.entry((from, by)).or_default();
         if way.corrupted {
             let _ = end.receive_message(); // any of its sender's bytes, or a fault
@@ -120,13 +136,22 @@ impl StrictModel {
         }
         match end.receive_message() {
             Ok(Some(message)) => {
-                let (number, bytes) = way.in_flight.pop_front().expect("nothing comes that was not sent");
-                assert_eq!((message.envelope().call, message.body_copy()), (number, message_pattern(number, bytes)));
+                let (number, bytes) = way
+                    .in_flight
+                    .pop_front()
+                    .expect("nothing comes that was not sent");
+                assert_eq!(
+                    (message.envelope().call, message.body_copy()),
+                    (number, message_pattern(number, bytes))
+                );
             }
             Ok(None) => assert!(way.in_flight.is_empty()),
             Err(ChannelReceiveError::Closed(ChannelState::Broken)) => {}
             Err(ChannelReceiveError::Closed(_)) => {
-                assert!(way.in_flight.is_empty(), "what the dead had sent comes first")
+                assert!(
+                    way.in_flight.is_empty(),
+                    "what the dead had sent comes first"
+                )
             }
             Err(fault) => panic!("an honest sender's message was refused: {fault}"),
         }
@@ -140,17 +165,35 @@ impl StrictModel {
         self.ends.retain(|(own, _), _| *own != who);
         for (&(caller, callee), channel) in &self.channels {
             if caller == who || callee == who {
-                channel.close_with(if caller == who { ChannelState::CallerDead } else { ChannelState::CalleeDead });
+                channel.close_with(if caller == who {
+                    ChannelState::CallerDead
+                } else {
+                    ChannelState::CalleeDead
+                });
             }
         }
     }
 
     fn forge_head(&mut self, from: u16, by: u16, head: u32) {
-        let Some(channel) = self.channels.get(&(from.min(by), from.max(by))).filter(|_| from != by) else { return };
+        let Some(channel) = self
+            .channels
+            .get(&(from.min(by), from.max(by)))
+            .filter(|_| from != by)
+        else {
+            return;
+        };
         let bytes = channel::channel_bytes(RING_CAPACITY) as usize;
-        let region =
-            Region::open_sealed(channel.as_fd().try_clone_to_owned().unwrap(), bytes, MapAccess::Write).unwrap();
-        let ring = if from < by { channel::CHANNEL_HEADER_BYTES } else { channel::answer_ring_offset(RING_CAPACITY) };
+        let region = Region::open_sealed(
+            channel.as_fd().try_clone_to_owned().unwrap(),
+            bytes,
+            MapAccess::Write,
+        )
+        .unwrap();
+        let ring = if from < by {
+            channel::CHANNEL_HEADER_BYTES
+        } else {
+            channel::answer_ring_offset(RING_CAPACITY)
+        };
         region.write_bytes(ring + 64, &head.to_le_bytes());
         self.directions.entry((from, by)).or_default().corrupted = true;
         // Its own sending may break down with the channel, no other.
@@ -160,8 +203,14 @@ impl StrictModel {
     /// Nobody's own account is touched by others: what a living endpoint holds is what it sent and nobody has taken.
     fn check_held_bytes(&mut self) {
         for (&who, member) in &self.endpoints {
-            let honest = self.directions.iter().all(|((from, _), way)| *from != who || !way.corrupted);
-            self.ends.iter_mut().filter(|((own, _), _)| *own == who).for_each(|(_, end)| _ = end.release_consumed());
+            let honest = self
+                .directions
+                .iter()
+                .all(|((from, _), way)| *from != who || !way.corrupted);
+            self.ends
+                .iter_mut()
+                .filter(|((own, _), _)| *own == who)
+                .for_each(|(_, end)| _ = end.release_consumed());
             let alive = |to: u16| self.endpoints.contains_key(&to);
             let owed: u64 = self
                 .directions
@@ -169,18 +218,30 @@ impl StrictModel {
                 .filter(|((from, to), _)| *from == who && alive(*to))
                 .map(Self::in_flight_bytes)
                 .sum();
-            assert!(!honest || member.held_bytes() >= owed, "{who} lost a slot that is underway");
+            assert!(
+                !honest || member.held_bytes() >= owed,
+                "{who} lost a slot that is underway"
+            );
         }
     }
 
     fn in_flight_bytes((_, way): (&(u16, u16), &ChannelDirection)) -> u64 {
-        way.in_flight.iter().map(|(_, bytes)| if bytes + 64 <= 256 { 256 } else { 4096 }).sum()
+        way.in_flight
+            .iter()
+            .map(|(_, bytes)| if bytes + 64 <= 256 { 256 } else { 4096 })
+            .sum()
     }
 
     /// All but one have died: it has all of its slots, whatever they did.
     fn check_last_survivor(mut self) {
-        let last = *self.endpoints.keys().next().expect("the last one does not die");
-        (0..ENDPOINTS).filter(|who| *who != last).for_each(|who| self.kill_endpoint(who));
+        let last = *self
+            .endpoints
+            .keys()
+            .next()
+            .expect("the last one does not die");
+        (0..ENDPOINTS)
+            .filter(|who| *who != last)
+            .for_each(|who| self.kill_endpoint(who));
         self.ends.values_mut().for_each(ChannelEnd::flush_batch);
         let member = &self.endpoints[&last];
         assert_eq!(member.held_bytes(), 0);
@@ -191,7 +252,12 @@ impl StrictModel {
 
 /// Bytes of which any part tells which message it belongs to.
 fn message_pattern(number: u64, bytes: u32) -> Vec<u8> {
-    number.to_le_bytes().into_iter().cycle().take(bytes as usize).collect()
+    number
+        .to_le_bytes()
+        .into_iter()
+        .cycle()
+        .take(bytes as usize)
+        .collect()
 }
 
 proptest! {

@@ -7,12 +7,21 @@ use nearpath_shm::geometry::ClassSpec;
 use nearpath_shm::spin::SpinPolicy;
 use nearpath_shm::wakeup_cell::{self, WakeupCell};
 use nearpath_shm::{
-    Channel, ChannelEnd, ChannelSide, EndpointId, Envelope, MessageDraft, MessageKind, OutgoingMessage, PeerPool,
-    PoolEndpoint, SlotPool,
+    Channel, ChannelEnd, ChannelSide, EndpointId, Envelope, MessageDraft, MessageKind,
+    OutgoingMessage, PeerPool, PoolEndpoint, SlotPool,
 };
 
 pub(crate) const RING_CAPACITY: u32 = 16;
-pub(crate) const CLASS_SPECS: [ClassSpec; 2] = [ClassSpec { size: 256, count: 24 }, ClassSpec { size: 4096, count: 4 }];
+pub(crate) const CLASS_SPECS: [ClassSpec; 2] = [
+    ClassSpec {
+        size: 256,
+        count: 24,
+    },
+    ClassSpec {
+        size: 4096,
+        count: 4,
+    },
+];
 
 pub(crate) fn endpoint_id(number: u16) -> EndpointId {
     EndpointId::new(number).unwrap()
@@ -20,7 +29,11 @@ pub(crate) fn endpoint_id(number: u16) -> EndpointId {
 
 /// An endpoint with a pool of its own.
 pub(crate) fn strict_endpoint(n: u16) -> Arc<PoolEndpoint> {
-    PoolEndpoint::new(Arc::new(SlotPool::create_strict(&CLASS_SPECS).unwrap()), endpoint_id(n), u64::MAX)
+    PoolEndpoint::new(
+        Arc::new(SlotPool::create_strict(&CLASS_SPECS).unwrap()),
+        endpoint_id(n),
+        u64::MAX,
+    )
 }
 
 /// Its pool as its peers have it.
@@ -35,11 +48,20 @@ pub(crate) fn channel_ends(
     caller: &Arc<PoolEndpoint>,
     callee: &Arc<PoolEndpoint>,
 ) -> [ChannelEnd; 2] {
-    let cell = || WakeupCell::create(wakeup_cell::WakeupKind::BusyPoll, SpinPolicy::default()).unwrap().wakeup_signal();
-    let end = |side, own: &Arc<PoolEndpoint>, peer: &Arc<PoolEndpoint>| {
-        channel.attach_end(side, Arc::clone(own), peer.id(), cell()).with_peer_pool(peer_view(peer))
+    let cell = || {
+        WakeupCell::create(wakeup_cell::WakeupKind::BusyPoll, SpinPolicy::default())
+            .unwrap()
+            .wakeup_signal()
     };
-    [end(ChannelSide::Caller, caller, callee), end(ChannelSide::Callee, callee, caller)]
+    let end = |side, own: &Arc<PoolEndpoint>, peer: &Arc<PoolEndpoint>| {
+        channel
+            .attach_end(side, Arc::clone(own), peer.id(), cell())
+            .with_peer_pool(peer_view(peer))
+    };
+    [
+        end(ChannelSide::Caller, caller, callee),
+        end(ChannelSide::Callee, callee, caller),
+    ]
 }
 
 /// Two endpoints and their channel.
@@ -52,13 +74,26 @@ pub(crate) struct StrictPair {
 
 impl StrictPair {
     pub(crate) fn new() -> Self {
-        let (channel, members) = (Channel::create(RING_CAPACITY).unwrap(), [1, 2].map(strict_endpoint));
+        let (channel, members) = (
+            Channel::create(RING_CAPACITY).unwrap(),
+            [1, 2].map(strict_endpoint),
+        );
         let [caller, callee] = channel_ends(&channel, &members[0], &members[1]);
-        Self { channel, caller, callee, endpoints: members }
+        Self {
+            channel,
+            caller,
+            callee,
+            endpoints: members,
+        }
     }
 }
 
-pub(crate) fn new_message(member: &Arc<PoolEndpoint>, kind: MessageKind, call: u64, body: &[u8]) -> OutgoingMessage {
+pub(crate) fn new_message(
+    member: &Arc<PoolEndpoint>,
+    kind: MessageKind,
+    call: u64,
+    body: &[u8],
+) -> OutgoingMessage {
     let mut draft = MessageDraft::new(member.claim_slot(64 + 16 + body.len() as u32).unwrap());
     draft.add_field(":method", b"POST").unwrap();
     draft.append_body(body).unwrap();

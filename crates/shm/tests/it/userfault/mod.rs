@@ -30,15 +30,19 @@ macro_rules! watch_or_skip {
     ($watch:expr) => {
         match $watch {
             Ok(watch) => watch,
-            Err(error) if is_unavailable(&error) => nearpath_testkit::skip!("userfaultfd is not to be had: {error}"),
+            Err(error) if is_unavailable(&error) => {
+                nearpath_testkit::skip!("userfaultfd is not to be had: {error}")
+            }
             Err(error) => panic!("{error}"),
         }
     };
 }
 
 fn is_unavailable(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported)
-        || error.raw_os_error() == Some(libc::ENOSYS)
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported
+    ) || error.raw_os_error() == Some(libc::ENOSYS)
 }
 
 /// A refusal, or a message whose lengths are those of its copy, whatever the sender does.
@@ -50,7 +54,10 @@ fn check_received(
     match received {
         Ok(Some(message)) => {
             let (envelope, body) = (*message.envelope(), message.body_copy());
-            assert!([BODY_BYTES, claimed].contains(&envelope.body) && body.len() == envelope.body as usize);
+            assert!(
+                [BODY_BYTES, claimed].contains(&envelope.body)
+                    && body.len() == envelope.body as usize
+            );
             assert!(envelope.body_offset() + envelope.body <= MESSAGE_BYTES);
             scene.rewrite_message(3)();
             assert_eq!(*message.envelope(), envelope);
@@ -72,13 +79,28 @@ fn a_strict_receiver_keeps_its_copy() {
     });
     let watch = watch_or_skip!(watch);
     let message = scene.receiver.receive_message().unwrap().unwrap();
-    assert_eq!(watch.finish_pages(), [0, 1, 2], "its copy stood still on every page");
+    assert_eq!(
+        watch.finish_pages(),
+        [0, 1, 2],
+        "its copy stood still on every page"
+    );
     let envelope = *message.envelope();
-    assert_eq!((envelope.kind, envelope.call, envelope.status, envelope.body), (MessageKind::Event, 7, 7, BODY_BYTES));
+    assert_eq!(
+        (envelope.kind, envelope.call, envelope.status, envelope.body),
+        (MessageKind::Event, 7, 7, BODY_BYTES)
+    );
     let body = message.body_copy();
-    assert_eq!((body[PAGE_BYTES], body[2 * PAGE_BYTES]), (b'a', b'b'), "the write came in the middle of the copy");
+    assert_eq!(
+        (body[PAGE_BYTES], body[2 * PAGE_BYTES]),
+        (b'a', b'b'),
+        "the write came in the middle of the copy"
+    );
     scene.rewrite_message(3)();
-    assert_eq!((*message.envelope(), message.body_copy()), (envelope, body), "and none comes after it");
+    assert_eq!(
+        (*message.envelope(), message.body_copy()),
+        (envelope, body),
+        "and none comes after it"
+    );
 }
 
 /// How much of the envelope the copy had read when it first stood still is its own affair: it is checked afterwards.
@@ -115,7 +137,10 @@ fn a_shared_receiver_checks_its_copy() {
         let watch = watch_or_skip!(watch);
         let received = scene.receiver.receive_message();
         let pages = watch.finish_pages();
-        assert!(pages.len() >= 2 && pages[0] + pages[1] == 1, "the copy stood still between the halves: {pages:?}");
+        assert!(
+            pages.len() >= 2 && pages[0] + pages[1] == 1,
+            "the copy stood still between the halves: {pages:?}"
+        );
         check_received(&scene, received, claimed);
     }
 }
@@ -127,18 +152,34 @@ fn control_a_receiver_that_reads_twice_uses_an_unchecked_length() {
     let _alone = lock_trap();
     let strict = RewritingSender::new_strict(0);
     let (rewrite, place) = (strict.rewrite_message(u32::MAX), trap::arm_trap());
-    let watch = watch_or_skip!(FaultWatch::watch_range(place, 3, FaultMode::Missing, move |page| if page == 1 {
-        rewrite()
-    }));
-    assert_eq!(read_length_twice(strict.view, place), (BODY_BYTES, u32::MAX));
+    let watch = watch_or_skip!(FaultWatch::watch_range(
+        place,
+        3,
+        FaultMode::Missing,
+        move |page| if page == 1 {
+            rewrite()
+        }
+    ));
+    assert_eq!(
+        read_length_twice(strict.view, place),
+        (BODY_BYTES, u32::MAX)
+    );
     watch.finish_pages();
     let shared = RewritingSender::new_shared(0);
     let rewrite = shared.rewrite_message(u32::MAX);
-    let watch = watch_or_skip!(FaultWatch::watch_range(shared.view, 3, FaultMode::Minor, move |page| if page == 1 {
-        rewrite()
-    }));
+    let watch = watch_or_skip!(FaultWatch::watch_range(
+        shared.view,
+        3,
+        FaultMode::Minor,
+        move |page| if page == 1 {
+            rewrite()
+        }
+    ));
     let mut copy = vec![0; MESSAGE_BYTES as usize];
-    assert_eq!(read_length_twice(shared.view, copy.as_mut_ptr() as usize), (BODY_BYTES, u32::MAX));
+    assert_eq!(
+        read_length_twice(shared.view, copy.as_mut_ptr() as usize),
+        (BODY_BYTES, u32::MAX)
+    );
     watch.finish_pages();
 }
 

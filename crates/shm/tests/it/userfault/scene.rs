@@ -8,8 +8,8 @@ use nearpath_shm::region::{PageKind, Region};
 use nearpath_shm::spin::SpinPolicy;
 use nearpath_shm::wakeup_cell::{self, WakeupCell};
 use nearpath_shm::{
-    Channel, ChannelEnd, ChannelSide, EndpointId, Envelope, Lease, MessageKind, OutgoingMessage, PeerPool,
-    PoolEndpoint, SlotPool, WakeupSignal,
+    Channel, ChannelEnd, ChannelSide, EndpointId, Envelope, Lease, MessageKind, OutgoingMessage,
+    PeerPool, PoolEndpoint, SlotPool, WakeupSignal,
 };
 
 use super::watch::PAGE_BYTES;
@@ -18,7 +18,10 @@ use super::watch::PAGE_BYTES;
 pub(crate) const MESSAGE_BYTES: u32 = super::trap::TRAP_BYTES as u32;
 /// Bytes of its body.
 pub(crate) const BODY_BYTES: u32 = MESSAGE_BYTES - 64;
-const CLASS_SPECS: [ClassSpec; 1] = [ClassSpec { size: 4 * PAGE_BYTES as u32, count: 2 }];
+const CLASS_SPECS: [ClassSpec; 1] = [ClassSpec {
+    size: 4 * PAGE_BYTES as u32,
+    count: 2,
+}];
 
 /// See the module. The message has been sent.
 pub(crate) struct RewritingSender {
@@ -35,7 +38,9 @@ fn endpoint_id(number: u16) -> EndpointId {
 }
 
 fn polled_signal() -> WakeupSignal {
-    WakeupCell::create(wakeup_cell::WakeupKind::BusyPoll, SpinPolicy::default()).unwrap().wakeup_signal()
+    WakeupCell::create(wakeup_cell::WakeupKind::BusyPoll, SpinPolicy::default())
+        .unwrap()
+        .wakeup_signal()
 }
 
 fn pool_endpoint(pool: &Arc<SlotPool>, number: u16) -> Arc<PoolEndpoint> {
@@ -54,25 +59,52 @@ impl RewritingSender {
         let region = Region::open_read_only(duplicate_fd(&pool), pool.region_bytes()).unwrap();
         let (channel, sender) = (Channel::create(16).unwrap(), pool_endpoint(&pool, 1));
         let end = channel
-            .attach_end(ChannelSide::Caller, Arc::clone(&sender), endpoint_id(2), polled_signal())
+            .attach_end(
+                ChannelSide::Caller,
+                Arc::clone(&sender),
+                endpoint_id(2),
+                polled_signal(),
+            )
             .with_peer_pool(source.clone());
         let receiver = channel
-            .attach_end(ChannelSide::Callee, pool_endpoint(&pool, 2), endpoint_id(1), polled_signal())
+            .attach_end(
+                ChannelSide::Callee,
+                pool_endpoint(&pool, 2),
+                endpoint_id(1),
+                polled_signal(),
+            )
             .with_peer_pool(source);
         let lease = sender.claim_slot(MESSAGE_BYTES).unwrap();
         let at = pool.geometry().slot_offset(lease.slot()).unwrap();
-        let view = region.byte_ptr(at, MESSAGE_BYTES as usize).unwrap().as_ptr() as usize;
+        let view = region
+            .byte_ptr(at, MESSAGE_BYTES as usize)
+            .unwrap()
+            .as_ptr() as usize;
         Self::send_message(end, receiver, (lease, offset), view, (pool, Some(region)))
     }
 
     /// With a pool that both can write. The view is the receiver's own.
     pub(crate) fn new_shared(offset: u32) -> Self {
         let pool = Arc::new(SlotPool::create(&CLASS_SPECS, PageKind::Small).unwrap());
-        let seen = Arc::new(SlotPool::open_region(duplicate_fd(&pool), pool.region_bytes()).unwrap());
-        let (channel, sender, reader) =
-            (Channel::create(16).unwrap(), pool_endpoint(&pool, 1), pool_endpoint(&seen, 2));
-        let end = channel.attach_end(ChannelSide::Caller, Arc::clone(&sender), endpoint_id(2), polled_signal());
-        let receiver = channel.attach_end(ChannelSide::Callee, Arc::clone(&reader), endpoint_id(1), polled_signal());
+        let seen =
+            Arc::new(SlotPool::open_region(duplicate_fd(&pool), pool.region_bytes()).unwrap());
+        let (channel, sender, reader) = (
+            Channel::create(16).unwrap(),
+            pool_endpoint(&pool, 1),
+            pool_endpoint(&seen, 2),
+        );
+        let end = channel.attach_end(
+            ChannelSide::Caller,
+            Arc::clone(&sender),
+            endpoint_id(2),
+            polled_signal(),
+        );
+        let receiver = channel.attach_end(
+            ChannelSide::Callee,
+            Arc::clone(&reader),
+            endpoint_id(1),
+            polled_signal(),
+        );
         let lease = reader.claim_slot(MESSAGE_BYTES).unwrap(); // the first slot: where the receiver sees it
         let view = lease.byte_ptr(0, MESSAGE_BYTES as usize).unwrap().as_ptr() as usize;
         let slot = lease.slot();
@@ -89,18 +121,41 @@ impl RewritingSender {
         view: usize,
         (pool, region): (Arc<SlotPool>, Option<Arc<Region>>),
     ) -> Self {
-        let envelope =
-            Envelope { status: 7, body: BODY_BYTES, total: BODY_BYTES.into(), ..Envelope::new(MessageKind::Event, 7) };
+        let envelope = Envelope {
+            status: 7,
+            body: BODY_BYTES,
+            total: BODY_BYTES.into(),
+            ..Envelope::new(MessageKind::Event, 7)
+        };
         lease.write_bytes(offset, &envelope.to_bytes());
         lease.write_bytes(offset + 64, &vec![b'a'; BODY_BYTES as usize]);
-        let place = lease.byte_ptr(offset, MESSAGE_BYTES as usize).unwrap().as_ptr() as usize;
-        sender.send_message(OutgoingMessage { lease, offset, length: MESSAGE_BYTES }).unwrap();
-        Self { receiver, view, place, _keep: (sender, pool, region) }
+        let place = lease
+            .byte_ptr(offset, MESSAGE_BYTES as usize)
+            .unwrap()
+            .as_ptr() as usize;
+        sender
+            .send_message(OutgoingMessage {
+                lease,
+                offset,
+                length: MESSAGE_BYTES,
+            })
+            .unwrap();
+        Self {
+            receiver,
+            view,
+            place,
+            _keep: (sender, pool, region),
+        }
     }
 
     /// What the sender does after it has sent: all of the message becomes another, with a body of the given number of bytes as it says.
     pub(crate) fn rewrite_message(&self, body: u32) -> impl Fn() + Send + 'static {
-        let envelope = Envelope { status: 666, body, total: body.into(), ..Envelope::new(MessageKind::Cancel, 666) };
+        let envelope = Envelope {
+            status: 666,
+            body,
+            total: body.into(),
+            ..Envelope::new(MessageKind::Cancel, 666)
+        };
         let (envelope, place) = (envelope.to_bytes(), self.place);
         move || {
             let place = place as *mut u8;

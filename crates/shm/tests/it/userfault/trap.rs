@@ -15,7 +15,14 @@ static ARMED_ADDRESS: AtomicUsize = AtomicUsize::new(0);
 pub(crate) fn arm_trap() -> usize {
     let flags = MapFlags::PRIVATE;
     // SAFETY: a new mapping at an address that the kernel chooses. It stays until the program ends.
-    let place = unsafe { mmap_anonymous(std::ptr::null_mut(), TRAP_BYTES, ProtFlags::READ | ProtFlags::WRITE, flags) };
+    let place = unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            TRAP_BYTES,
+            ProtFlags::READ | ProtFlags::WRITE,
+            flags,
+        )
+    };
     let place = place.unwrap() as usize;
     TRAP_ADDRESS.store(place, Ordering::SeqCst);
     ARMED_ADDRESS.store(place, Ordering::SeqCst);

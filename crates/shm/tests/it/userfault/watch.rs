@@ -9,7 +9,10 @@ use rustix::mm::{Advice, UserfaultfdFlags, madvise, userfaultfd};
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
-const FAULT_TIMEOUT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
+const FAULT_TIMEOUT: Timespec = Timespec {
+    tv_sec: 30,
+    tv_nsec: 0,
+};
 
 // linux/userfaultfd.h
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
@@ -77,12 +80,20 @@ fn register_range(start: usize, bytes: usize, mode: FaultMode) -> io::Result<Own
         unsafe { madvise(start as *mut _, bytes, Advice::LinuxDontNeed)? };
     }
     userfault_ioctl(&fd, UFFDIO_API, &mut [0xaa, features, 0])?;
-    userfault_ioctl(&fd, UFFDIO_REGISTER, &mut [start as u64, bytes as u64, modes, 0])?;
+    userfault_ioctl(
+        &fd,
+        UFFDIO_REGISTER,
+        &mut [start as u64, bytes as u64, modes, 0],
+    )?;
     Ok(fd)
 }
 
 fn resolve_fault(fd: &OwnedFd, page: usize, mode: FaultMode) -> io::Result<()> {
-    let request = if mode == FaultMode::Missing { UFFDIO_ZEROPAGE } else { UFFDIO_CONTINUE };
+    let request = if mode == FaultMode::Missing {
+        UFFDIO_ZEROPAGE
+    } else {
+        UFFDIO_CONTINUE
+    };
     userfault_ioctl(fd, request, &mut [page as u64, PAGE_BYTES as u64, 0, 0])
 }
 
@@ -97,7 +108,10 @@ fn userfault_ioctl(fd: &OwnedFd, request: libc::c_ulong, words: &mut [u64]) -> i
 /// Where the next fault is; nothing when the watch is over.
 fn next_fault(held: &OwnedFd, stop: &OwnedFd) -> Option<usize> {
     let mut fds = [held, stop].map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
-    assert!(poll(&mut fds, Some(&FAULT_TIMEOUT)).unwrap() > 0, "nobody touched the memory in time");
+    assert!(
+        poll(&mut fds, Some(&FAULT_TIMEOUT)).unwrap() > 0,
+        "nobody touched the memory in time"
+    );
     if fds[0].revents().is_empty() {
         return None;
     }

@@ -3,21 +3,28 @@
 use std::io;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+};
 
 /// "Delete flows", of the subsystem for connection tracking (linux/netfilter/nfnetlink_conntrack.h).
-const DELETE: u16 = (1 << 8) | 2;
+const DELETE_CONNTRACK: u16 = (1 << 8) | 2;
 /// A request whose end is told (linux/netlink.h).
 const REQUEST_AND_ACKNOWLEDGE: u16 = 1 | 4;
 /// Octets of the header of a message, and of the one for netfilter that follows.
-const HEADER: u32 = 16;
-const NETFILTER_HEADER: u32 = 4;
+const NETLINK_HEADER_BYTES: u32 = 16;
+const NETFILTER_HEADER_BYTES: u32 = 4;
 
 /// Makes connection tracking forget all flows of the calling thread's network namespace.
-pub(super) fn forget() -> io::Result<()> {
+pub(super) fn forget_flows() -> io::Result<()> {
     let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::NETFILTER))?;
-    send(&socket, &everything(), SendFlags::empty())?;
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        flags,
+        Some(netlink::NETFILTER),
+    )?;
+    send(&socket, &delete_all_request(), SendFlags::empty())?;
     let mut answer = [0; 64];
     recv(&socket, &mut answer, RecvFlags::empty())?;
     // After the header comes the error's number, negative; zero when it was done.
@@ -28,12 +35,12 @@ pub(super) fn forget() -> io::Result<()> {
 }
 
 /// The request. Without attributes, and of no family, it means every flow.
-fn everything() -> Vec<u8> {
+fn delete_all_request() -> Vec<u8> {
     let mut request = Vec::new();
-    request.extend((HEADER + NETFILTER_HEADER).to_ne_bytes());
-    request.extend(DELETE.to_ne_bytes());
+    request.extend((NETLINK_HEADER_BYTES + NETFILTER_HEADER_BYTES).to_ne_bytes());
+    request.extend(DELETE_CONNTRACK.to_ne_bytes());
     request.extend(REQUEST_AND_ACKNOWLEDGE.to_ne_bytes());
     request.extend([0; 8]); // sequence and sender: one question, one answer
-    request.extend([0; NETFILTER_HEADER as usize]);
+    request.extend([0; NETFILTER_HEADER_BYTES as usize]);
     request
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::lab::Link;
+use crate::lab::LinkConditions;
 
 /// What stands between the machines of a site and the internet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum NatKind {
     /// A router that only routes; the machines have public IPv4 addresses.
     None,
     /// A NAT that lets everybody in at a port it has given out.
@@ -21,17 +21,17 @@ pub enum Kind {
     Double,
     /// No translation: machines have public IPv4 addresses, and only who was written to gets in.
     Firewall,
-    /// As [`Kind::PortRestricted`], but no UDP passes.
+    /// As [`NatKind::PortRestricted`], but no UDP passes.
     UdpBlocked,
-    /// IPv6 alone: public addresses behind a firewall, as in [`Kind::Firewall`]. The machines have no IPv4 address.
+    /// IPv6 alone: public addresses behind a firewall, as in [`NatKind::Firewall`]. The machines have no IPv4 address.
     V6Only,
-    /// IPv4 as in [`Kind::PortRestricted`], IPv6 as in [`Kind::V6Only`]. All other kinds have IPv4 alone.
+    /// IPv4 as in [`NatKind::PortRestricted`], IPv6 as in [`NatKind::V6Only`]. All other kinds have IPv4 alone.
     DualStack,
 }
 
 /// Which outside address and port packets from one inside address and port get (RFC 4787, section 4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mapping {
+pub enum LabMapping {
     /// They keep their own: nothing is translated.
     Unchanged,
     /// The same one, whoever they go to.
@@ -44,7 +44,7 @@ pub enum Mapping {
 
 /// Whose packets to that outside address and port are let in (RFC 4787, section 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Filtering {
+pub enum LabFiltering {
     /// Everybody's.
     EndpointIndependent,
     /// Those of addresses that were written to.
@@ -55,52 +55,52 @@ pub enum Filtering {
 
 /// The versions of the internet protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
+pub enum IpFamily {
     /// IPv4.
     V4,
     /// IPv6.
     V6,
 }
 
-/// A site as its user asks for it. A [`Kind`] alone is one without extras.
+/// A site as its user asks for it. A [`NatKind`] alone is one without extras.
 ///
 /// ```
 /// use nearpath_testkit::lab::nat::{Kind, Plan};
 /// let plan = Plan { hairpin: true, ..Kind::FullCone.into() };
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct NatPlan {
     /// What its routers do.
-    pub kind: Kind,
+    pub kind: NatKind,
     /// Whether machines of the site reach each other by their outside addresses (RFC 4787, section 6). The packets come from
-    /// the sender's outside address, and [`Filtering`] does not apply to them. Without it they are dropped.
+    /// the sender's outside address, and [`LabFiltering`] does not apply to them. Without it they are dropped.
     pub hairpin: bool,
     /// Whether who is not let in is told so: by a RST (which ends a TCP connection that was about to open from both sides) or
     /// an ICMP error. Otherwise packets vanish.
-    pub refuses: bool,
+    pub refuses_packets: bool,
     /// After what time of silence a NAT or firewall forgets a UDP flow; whole seconds.
     pub lifetime: Duration,
     /// The line between the site and the internet.
-    pub line: Link,
-    /// Whether the cables within the site are plain ones ([`Link::plain`]): they cost less, and cannot be changed.
-    pub plain: bool,
+    pub conditions: LinkConditions,
+    /// Whether the cables within the site are plain ones ([`LinkConditions::is_plain`]): they cost less, and cannot be changed.
+    pub is_plain: bool,
 }
 
-impl From<Kind> for Plan {
-    fn from(kind: Kind) -> Self {
+impl From<NatKind> for NatPlan {
+    fn from(kind: NatKind) -> Self {
         // RFC 4787, REQ-5: not less than two minutes.
         Self {
             kind,
             hairpin: false,
-            refuses: false,
+            refuses_packets: false,
             lifetime: Duration::from_secs(120),
-            line: Link::default(),
-            plain: false,
+            conditions: LinkConditions::default(),
+            is_plain: false,
         }
     }
 }
 
-impl Kind {
+impl NatKind {
     /// Every kind, for tests of all against all.
     pub const ALL: [Self; 10] = [
         Self::None,
@@ -115,25 +115,24 @@ impl Kind {
         Self::DualStack,
     ];
 
-    /// What becomes of packets that leave; `None`: the site does not have that family.
-    pub fn mapping(self, family: Family) -> Option<Mapping> {
+    /// What becomes of packets that leave; `NoConnection`: the site does not have that family.
+    pub fn mapping_of(self, family: IpFamily) -> Option<LabMapping> {
         match (self, family) {
-            (Self::V6Only | Self::DualStack, Family::V6) | (Self::None | Self::Firewall, Family::V4) => {
-                Some(Mapping::Unchanged)
-            }
-            (Self::V6Only, Family::V4) | (_, Family::V6) => None,
-            (Self::Symmetric, Family::V4) => Some(Mapping::AddressAndPortDependent),
-            (_, Family::V4) => Some(Mapping::EndpointIndependent),
+            (Self::V6Only | Self::DualStack, IpFamily::V6)
+            | (Self::None | Self::Firewall, IpFamily::V4) => Some(LabMapping::Unchanged),
+            (Self::V6Only, IpFamily::V4) | (_, IpFamily::V6) => None,
+            (Self::Symmetric, IpFamily::V4) => Some(LabMapping::AddressAndPortDependent),
+            (_, IpFamily::V4) => Some(LabMapping::EndpointIndependent),
         }
     }
 
-    /// Who gets in; `None`: the site does not have that family.
-    pub fn filtering(self, family: Family) -> Option<Filtering> {
-        self.mapping(family)?;
+    /// Who gets in; `NoConnection`: the site does not have that family.
+    pub fn filtering_of(self, family: IpFamily) -> Option<LabFiltering> {
+        self.mapping_of(family)?;
         Some(match self {
-            Self::None | Self::FullCone => Filtering::EndpointIndependent,
-            Self::Restricted => Filtering::AddressDependent,
-            _ => Filtering::AddressAndPortDependent,
+            Self::None | Self::FullCone => LabFiltering::EndpointIndependent,
+            Self::Restricted => LabFiltering::AddressDependent,
+            _ => LabFiltering::AddressAndPortDependent,
         })
     }
 
@@ -143,7 +142,7 @@ impl Kind {
     }
 
     /// How many routers are between its machines and the internet.
-    pub(super) fn routers(self) -> usize {
+    pub(super) fn router_count(self) -> usize {
         if self == Self::Double { 2 } else { 1 }
     }
 }

@@ -10,8 +10,8 @@
 //!                  198.51.100.1   2001:db8:ffff::1
 //! ```
 //!
-//! Every box is a [`Node`], every line a [`Cable`], whose delay and loss can be set. Routers are Linux with rules of nftables
-//! (`rules`), so `nft` of Debian's package `nftables` must be there ([`crate::need_nat!`]). What a [`Kind`] says of itself
+//! Every box is a [`LabNode`], every line a [`LabLink`], whose delay and loss can be set. Routers are Linux with rules of nftables
+//! (`rules`), so `nft` of Debian's package `nftables` must be there ([`crate::need_nat!`]). What a [`NatKind`] says of itself
 //! is measured from outside by `tests/it/nat`.
 //!
 //! ```no_run
@@ -28,86 +28,113 @@
 mod addresses;
 mod flows;
 mod kind;
-mod rules;
+mod nft_rules;
 mod site;
 
 use std::io;
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
-use super::{Cable, Lab, Link, Node};
-use addresses::{Net, SECOND, of_site};
-pub use kind::{Family, Filtering, Kind, Mapping, Plan};
-pub use site::{Machine, Site};
+use super::{LabLink, LabNode, LinkConditions, NetworkLab};
+use addresses::{LinkNetwork, SECOND_ADDRESSES, site_networks};
+pub use kind::{IpFamily, LabFiltering, LabMapping, NatKind, NatPlan};
+pub use site::{NatSite, SiteMachine};
 
 /// Returns from the test with a noted skip unless it runs as root and `nft` is installed.
 #[macro_export]
 macro_rules! need_nat {
     () => {
         $crate::need_root!();
-        if !$crate::lab::nat::available() {
+        if !$crate::lab::nat::check_available() {
             $crate::skip!("needs nft: tools/need nft=nftables")
         }
     };
 }
 
 /// Whether `nft` is there, which makes routers into NATs.
-pub fn available() -> bool {
-    let quiet = Command::new("nft").arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).status();
+pub fn check_available() -> bool {
+    let quiet = Command::new("nft")
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status();
     quiet.is_ok_and(|status| status.success())
 }
 
 /// A public network, a rendezvous in it and the sites that were joined to it. It all ends with this value.
 #[derive(Debug)]
-pub struct Internet {
+pub struct LabInternet {
     /// The machine that every site reaches, with two addresses of each family.
-    pub rendezvous: Node,
+    pub rendezvous: LabNode,
     /// The rendezvous's cable. The first end is its own.
-    pub cable: Cable,
-    core: Node,
+    pub link: LabLink,
+    core: LabNode,
     sites: u8,
-    lab: Lab,
+    lab: NetworkLab,
 }
 
 /// Two sites on one internet. It all ends with this value.
 #[derive(Debug)]
-pub struct Pair {
+pub struct NatPair {
     /// One side.
-    pub first: Site,
+    pub first: NatSite,
     /// The other side.
-    pub second: Site,
+    pub second: NatSite,
     /// What is between them.
-    pub internet: Internet,
+    pub internet: LabInternet,
 }
 
-impl Internet {
+impl LabInternet {
     /// An internet with a rendezvous behind a line of that kind, and without sites.
     ///
     /// # Errors
     /// Without root.
-    pub fn new(line: &Link) -> io::Result<Self> {
-        let mut lab = Lab::new()?;
-        let (core, rendezvous, net) = (lab.node("internet")?, lab.node("rendezvous")?, Net::RENDEZVOUS);
-        let cable = lab.lay([net.end(2, &rendezvous, "eth0"), net.end(1, &core, "rendezvous")], line)?;
-        core.forward()?;
+    pub fn new(conditions: &LinkConditions) -> io::Result<Self> {
+        let mut lab = NetworkLab::new()?;
+        let (core, rendezvous, net) = (
+            lab.add_node("internet")?,
+            lab.add_node("rendezvous")?,
+            LinkNetwork::RENDEZVOUS,
+        );
+        let lab_link = lab.add_link(
+            [
+                net.link_end(2, &rendezvous, "eth0"),
+                net.link_end(1, &core, "rendezvous"),
+            ],
+            conditions,
+        )?;
+        core.enable_forwarding()?;
         site::default_route(&rendezvous, net, "eth0")?;
-        let mut devices = rendezvous.devices()?;
+        let mut devices = rendezvous.open_devices()?;
         let device = devices.device_index("eth0")?;
-        for (second, via, bits) in
-            [(IpAddr::V4(SECOND.0), net.v4(2).into(), 32), (SECOND.1.into(), net.v6(2).into(), 128)]
-        {
+        for (second, via, bits) in [
+            (IpAddr::V4(SECOND_ADDRESSES.0), net.host_v4(2).into(), 32),
+            (SECOND_ADDRESSES.1.into(), net.host_v6(2).into(), 128),
+        ] {
             devices.add_address(device, (second, bits))?;
-            core.route((second, bits), Some(via), "rendezvous")?;
+            core.add_route((second, bits), Some(via), "rendezvous")?;
         }
-        rendezvous.await_address(SECOND.1)?;
-        Ok(Self { rendezvous, cable, core, sites: 0, lab })
+        rendezvous.await_address(SECOND_ADDRESSES.1)?;
+        Ok(Self {
+            rendezvous,
+            link: lab_link,
+            core,
+            sites: 0,
+            lab,
+        })
     }
 
     /// The two addresses of the rendezvous.
-    pub fn addresses(&self, family: Family) -> [IpAddr; 2] {
+    pub fn rendezvous_addresses(&self, family: IpFamily) -> [IpAddr; 2] {
         match family {
-            Family::V4 => [Net::RENDEZVOUS.v4(2).into(), SECOND.0.into()],
-            Family::V6 => [Net::RENDEZVOUS.v6(2).into(), SECOND.1.into()],
+            IpFamily::V4 => [
+                LinkNetwork::RENDEZVOUS.host_v4(2).into(),
+                SECOND_ADDRESSES.0.into(),
+            ],
+            IpFamily::V6 => [
+                LinkNetwork::RENDEZVOUS.host_v6(2).into(),
+                SECOND_ADDRESSES.1.into(),
+            ],
         }
     }
 
@@ -115,13 +142,21 @@ impl Internet {
     ///
     /// # Errors
     /// Without `nft`, and when the kernel has no connection tracking.
-    pub fn site(&mut self, plan: impl Into<Plan>) -> io::Result<Site> {
+    pub fn add_site(&mut self, plan: impl Into<NatPlan>) -> io::Result<NatSite> {
         let number = self.sites;
-        self.sites = number.checked_add(1).ok_or_else(|| io::Error::other("an internet has 255 sites at the most"))?;
-        let site = Site::build(&mut self.lab, &self.core, number, plan.into())?;
-        let (line, device, (v4, v6)) = (Net::line(number), format!("site{number}"), of_site(number));
-        self.core.route((v4.into(), 24), Some(line.v4(2).into()), &device)?;
-        self.core.route((v6.into(), 48), Some(line.v6(2).into()), &device)?;
+        self.sites = number
+            .checked_add(1)
+            .ok_or_else(|| io::Error::other("an internet has 255 sites at the most"))?;
+        let site = NatSite::build_site(&mut self.lab, &self.core, number, plan.into())?;
+        let (network, device, (v4, v6)) = (
+            LinkNetwork::provider_line(number),
+            format!("site{number}"),
+            site_networks(number),
+        );
+        self.core
+            .add_route((v4.into(), 24), Some(network.host_v4(2).into()), &device)?;
+        self.core
+            .add_route((v6.into(), 48), Some(network.host_v6(2).into()), &device)?;
         Ok(site)
     }
 
@@ -129,19 +164,23 @@ impl Internet {
     ///
     /// # Errors
     /// When the site has 63 already.
-    pub fn machine<'a>(&mut self, site: &'a mut Site) -> io::Result<&'a Machine> {
-        site.join(&mut self.lab)
+    pub fn add_machine<'a>(&mut self, site: &'a mut NatSite) -> io::Result<&'a SiteMachine> {
+        site.join_machine(&mut self.lab)
     }
 }
 
-impl Lab {
+impl NetworkLab {
     /// Two sites, a machine in each, on an internet of their own.
     ///
     /// # Errors
-    /// As [`Internet::new`] and [`Internet::site`].
-    pub fn pair(first: impl Into<Plan>, second: impl Into<Plan>) -> io::Result<Pair> {
-        let mut internet = Internet::new(&Link::default())?;
-        let (first, second) = (internet.site(first)?, internet.site(second)?);
-        Ok(Pair { first, second, internet })
+    /// As [`LabInternet::new`] and [`LabInternet::add_site`].
+    pub fn nat_pair(first: impl Into<NatPlan>, second: impl Into<NatPlan>) -> io::Result<NatPair> {
+        let mut internet = LabInternet::new(&LinkConditions::default())?;
+        let (first, second) = (internet.add_site(first)?, internet.add_site(second)?);
+        Ok(NatPair {
+            first,
+            second,
+            internet,
+        })
     }
 }

@@ -6,8 +6,8 @@
 
 mod both;
 mod end;
+mod fixture;
 mod hairpin;
-mod scene;
 mod sockets;
 mod tcp;
 mod udp;
@@ -25,7 +25,7 @@ macro_rules! for_each_kind {
             #[test]
             fn $name() {
                 nearpath_testkit::need_nat!();
-                $check(nearpath_testkit::lab::nat::Kind::$kind, nearpath_testkit::lab::nat::Family::$family);
+                $check(nearpath_testkit::lab::nat::NatKind::$kind, nearpath_testkit::lab::nat::IpFamily::$family);
             }
         )*
     };

@@ -5,16 +5,18 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use nearpath_testkit::lab::Node;
+use nearpath_testkit::lab::LabNode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
+};
 
 /// After this a test that waits for something fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A UDP socket in a node. Port 0 is any.
-pub(crate) fn udp(node: &Node, address: IpAddr, port: u16) -> UdpSocket {
+pub(crate) fn udp(node: &LabNode, address: IpAddr, port: u16) -> UdpSocket {
     let socket = node.enter(|| UdpSocket::bind((address, port))).unwrap();
     socket.set_read_timeout(Some(DEADLINE)).unwrap();
     socket
@@ -23,7 +25,9 @@ pub(crate) fn udp(node: &Node, address: IpAddr, port: u16) -> UdpSocket {
 /// The next datagram: what it says, which is one octet, and who sent it.
 pub(crate) fn receive(socket: &UdpSocket) -> (u8, SocketAddr) {
     let mut octets = [0; 2];
-    let (length, from) = socket.recv_from(&mut octets).expect("a datagram within the deadline");
+    let (length, from) = socket
+        .recv_from(&mut octets)
+        .expect("a datagram within the deadline");
     assert_eq!(length, 1);
     (octets[0], from)
 }
@@ -39,10 +43,16 @@ pub(crate) fn send(socket: &UdpSocket, octet: u8, to: SocketAddr) {
 }
 
 /// A TCP socket at an address and port that it shares with others of the same machine.
-fn shared(node: &Node, at: SocketAddr) -> OwnedFd {
-    let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+fn shared(node: &LabNode, at: SocketAddr) -> OwnedFd {
+    let family = if at.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = node.enter(|| socket_with(family, SocketType::STREAM, flags, None)).unwrap();
+    let socket = node
+        .enter(|| socket_with(family, SocketType::STREAM, flags, None))
+        .unwrap();
     sockopt::set_socket_reuseaddr(&socket, true).unwrap();
     sockopt::set_socket_reuseport(&socket, true).unwrap();
     bind(&socket, &at).unwrap();
@@ -50,15 +60,18 @@ fn shared(node: &Node, at: SocketAddr) -> OwnedFd {
 }
 
 /// A port of a machine that others can share, and a socket that holds it.
-pub(crate) fn port(node: &Node, address: IpAddr) -> (SocketAddr, OwnedFd) {
+pub(crate) fn port(node: &LabNode, address: IpAddr) -> (SocketAddr, OwnedFd) {
     let holder = shared(node, (address, 0).into());
-    let at = rustix::net::getsockname(&holder).unwrap().try_into().unwrap();
+    let at = rustix::net::getsockname(&holder)
+        .unwrap()
+        .try_into()
+        .unwrap();
     (at, holder)
 }
 
 /// Listens; accepting does not block. A place has one listener in the whole of a test: one that was closed lives on for a
 /// moment in a program that another test is just starting, and would take connections.
-pub(crate) fn listener(node: &Node, at: SocketAddr) -> TcpListener {
+pub(crate) fn listener(node: &LabNode, at: SocketAddr) -> TcpListener {
     let socket = shared(node, at);
     listen(&socket, 16).unwrap();
     socket.into()
@@ -66,35 +79,39 @@ pub(crate) fn listener(node: &Node, at: SocketAddr) -> TcpListener {
 
 /// Waits until a connection comes in.
 pub(crate) fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
-    assert!(wait(listener, PollFlags::IN, DEADLINE), "nobody connected within the deadline");
+    assert!(
+        wait(listener, PollFlags::IN, DEADLINE),
+        "nobody connected within the deadline"
+    );
     let (stream, from) = listener.accept().unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     (stream, from)
 }
 
 /// A connection that has begun.
-pub(crate) struct Dial(OwnedFd);
+pub(crate) struct PendingDial(OwnedFd);
 
 /// Sends the SYN. What it leads to ends with the socket, without a farewell, so that the next dial finds the same ports free.
-pub(crate) fn dial(node: &Node, from: SocketAddr, to: SocketAddr) -> Dial {
+pub(crate) fn dial(node: &LabNode, from: SocketAddr, to: SocketAddr) -> PendingDial {
     let socket = shared(node, from);
     sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
     assert_eq!(connect(&socket, &to), Err(Errno::INPROGRESS));
-    Dial(socket)
+    PendingDial(socket)
 }
 
-impl Dial {
-    /// Whether it has ended, and how; `None` as long as nobody answers.
+impl PendingDial {
+    /// Whether it has ended, and how; `NoConnection` as long as nobody answers.
     pub(crate) fn now(&self) -> Option<Result<(), Errno>> {
-        self.within(Duration::ZERO)
+        self.within_time(Duration::ZERO)
     }
 
     /// Waits until it has ended.
     pub(crate) fn ended(&self) -> Result<(), Errno> {
-        self.within(DEADLINE).expect("an answer within the deadline")
+        self.within_time(DEADLINE)
+            .expect("an answer within the deadline")
     }
 
-    fn within(&self, time: Duration) -> Option<Result<(), Errno>> {
+    fn within_time(&self, time: Duration) -> Option<Result<(), Errno>> {
         wait(&self.0, PollFlags::OUT, time).then(|| sockopt::socket_error(&self.0).unwrap())
     }
 

@@ -3,36 +3,42 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use nearpath_testkit::lab::nat::{Family, Kind, Plan};
+use nearpath_testkit::lab::nat::{IpFamily, NatKind, NatPlan};
 
+use crate::nat::fixture::{NatFixture, filtering, mapping};
 use crate::nat::for_each_kind;
-use crate::nat::scene::{Scene, filtering, mapping};
 use crate::nat::sockets::{accept, dial, listener, port, receive, round_trip, send, udp, until};
 
 for_each_kind!(check);
 
-fn check(kind: Kind, family: Family) {
-    let scene = Scene::new(kind, family);
-    let places = scene.places().map(|place| udp(scene.rendezvous(), place.ip(), place.port()));
+fn check(kind: NatKind, family: IpFamily) {
+    let fixture = NatFixture::new(kind, family);
+    let places = fixture
+        .observer_addresses()
+        .map(|place| udp(fixture.rendezvous(), place.ip(), place.port()));
     if !kind.passes_udp() {
-        return nothing_passes(&scene, &places);
+        return nothing_passes(&fixture, &places);
     }
-    mapping_is_as_named(&scene, &places);
-    filtering_is_as_named(&scene, &places);
+    mapping_is_as_named(&fixture, &places);
+    filtering_is_as_named(&fixture, &places);
 }
 
-fn mapping_is_as_named(scene: &Scene, places: &[UdpSocket; 4]) {
-    let socket = udp(scene.machine(), scene.inside(), 0);
+fn mapping_is_as_named(fixture: &NatFixture, places: &[UdpSocket; 4]) {
+    let socket = udp(fixture.machine_node(), fixture.inside(), 0);
     let seen = places.each_ref().map(|place| {
         send(&socket, 1, place.local_addr().unwrap());
         receive(place).1
     });
     let found = mapping(socket.local_addr().unwrap(), seen);
-    assert_eq!(Some(found), scene.site.plan.kind.mapping(scene.family), "{seen:?}");
+    assert_eq!(
+        Some(found),
+        fixture.site.plan.kind.mapping_of(fixture.family),
+        "{seen:?}"
+    );
 }
 
-fn filtering_is_as_named(scene: &Scene, places: &[UdpSocket; 4]) {
-    let socket = udp(scene.machine(), scene.inside(), 0);
+fn filtering_is_as_named(fixture: &NatFixture, places: &[UdpSocket; 4]) {
+    let socket = udp(fixture.machine_node(), fixture.inside(), 0);
     send(&socket, 1, places[0].local_addr().unwrap());
     let (_, outside) = receive(&places[0]);
     for number in [1, 2, 3, 0] {
@@ -41,50 +47,69 @@ fn filtering_is_as_named(scene: &Scene, places: &[UdpSocket; 4]) {
     let got_in = until(&socket, 0);
     let from = |place: usize| got_in.contains(&(place as u8, places[place].local_addr().unwrap()));
     let found = filtering([1, 2, 3].map(from));
-    assert_eq!(Some(found), scene.site.plan.kind.filtering(scene.family), "{got_in:?}");
-    assert!(got_in.len() == 3 || got_in.len() < 2, "nothing arrives from elsewhere or twice: {got_in:?}");
+    assert_eq!(
+        Some(found),
+        fixture.site.plan.kind.filtering_of(fixture.family),
+        "{got_in:?}"
+    );
+    assert!(
+        got_in.len() == 3 || got_in.len() < 2,
+        "nothing arrives from elsewhere or twice: {got_in:?}"
+    );
 }
 
-fn nothing_passes(scene: &Scene, places: &[UdpSocket; 4]) {
-    let socket = udp(scene.machine(), scene.inside(), 0);
+fn nothing_passes(fixture: &NatFixture, places: &[UdpSocket; 4]) {
+    let socket = udp(fixture.machine_node(), fixture.inside(), 0);
     for place in places {
         send(&socket, 1, place.local_addr().unwrap());
     }
     // TCP passes, on the same lines: whatever UDP did is over when it has.
-    let listener = listener(scene.rendezvous(), scene.places()[0]);
-    let (from, _holder) = port(scene.machine(), scene.inside());
-    let near = dial(scene.machine(), from, scene.places()[0]).stream();
+    let listener = listener(fixture.rendezvous(), fixture.observer_addresses()[0]);
+    let (from, _holder) = port(fixture.machine_node(), fixture.inside());
+    let near = dial(
+        fixture.machine_node(),
+        from,
+        fixture.observer_addresses()[0],
+    )
+    .stream();
     let (far, _) = accept(&listener);
     round_trip([&near, &far]).unwrap();
     for place in places {
         place.set_nonblocking(true).unwrap();
-        assert_eq!(place.recv(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        assert_eq!(
+            place.recv(&mut [0]).unwrap_err().kind(),
+            std::io::ErrorKind::WouldBlock
+        );
     }
 }
 
 /// A socket that has written to a place, and how it was seen there.
-struct Flow {
+struct UdpFlow {
     socket: UdpSocket,
-    place: UdpSocket,
+    mapped_address: UdpSocket,
     outside: SocketAddr,
 }
 
-impl Flow {
-    fn new(scene: &Scene) -> Self {
-        let at = scene.places()[0];
-        let place = udp(scene.rendezvous(), at.ip(), at.port());
-        let socket = udp(scene.machine(), scene.inside(), 0);
+impl UdpFlow {
+    fn new(fixture: &NatFixture) -> Self {
+        let at = fixture.observer_addresses()[0];
+        let place = udp(fixture.rendezvous(), at.ip(), at.port());
+        let socket = udp(fixture.machine_node(), fixture.inside(), 0);
         let outside = write(&socket, &place);
-        let flow = Self { socket, place, outside };
-        assert!(flow.lets_in(scene), "the control: it is let in at first");
+        let flow = Self {
+            socket,
+            mapped_address: place,
+            outside,
+        };
+        assert!(flow.lets_in(fixture), "the control: it is let in at first");
         flow
     }
 
     /// Whether the place is let in. What it says to another socket later is the barrier.
-    fn lets_in(&self, scene: &Scene) -> bool {
-        let fresh = udp(scene.machine(), scene.inside(), 0);
-        send(&self.place, 2, self.outside);
-        send(&self.place, 9, write(&fresh, &self.place));
+    fn lets_in(&self, fixture: &NatFixture) -> bool {
+        let fresh = udp(fixture.machine_node(), fixture.inside(), 0);
+        send(&self.mapped_address, 2, self.outside);
+        send(&self.mapped_address, 9, write(&fresh, &self.mapped_address));
         until(&fresh, 9);
         self.socket.set_nonblocking(true).unwrap();
         self.socket.recv(&mut [0]).is_ok()
@@ -104,14 +129,20 @@ mod lifetime {
     for_each_kind!(check; full_cone: FullCone V4, restricted: Restricted V4, port_restricted: PortRestricted V4,
         symmetric: Symmetric V4, firewall: Firewall V4, v6_only: V6Only V6);
 
-    fn check(kind: Kind, family: Family) {
+    fn check(kind: NatKind, family: IpFamily) {
         let lifetime = Duration::from_secs(1);
-        let scene = Scene::new(Plan { lifetime, ..kind.into() }, family);
-        let flow = Flow::new(&scene);
+        let fixture = NatFixture::new(
+            NatPlan {
+                lifetime,
+                ..kind.into()
+            },
+            family,
+        );
+        let flow = UdpFlow::new(&fixture);
         // Nothing announces that it is over, and asking begins it anew: so each time it is asked later than that.
         let forgotten = (0..10).any(|_| {
             std::thread::sleep(lifetime * 2);
-            !flow.lets_in(&scene)
+            !flow.lets_in(&fixture)
         });
         assert!(forgotten);
     }
@@ -124,14 +155,20 @@ mod forgetting {
     for_each_kind!(check; full_cone: FullCone V4, restricted: Restricted V4, port_restricted: PortRestricted V4,
         symmetric: Symmetric V4, double_nat: Double V4, firewall: Firewall V4, v6_only: V6Only V6);
 
-    fn check(kind: Kind, family: Family) {
-        let scene = Scene::new(kind, family);
-        let flow = Flow::new(&scene);
-        scene.site.forget().unwrap();
-        assert!(!flow.lets_in(&scene));
-        let again = write(&flow.socket, &flow.place);
-        assert!(again == flow.outside || kind == Kind::Symmetric);
-        assert!(Flow { outside: again, ..flow }.lets_in(&scene));
+    fn check(kind: NatKind, family: IpFamily) {
+        let fixture = NatFixture::new(kind, family);
+        let flow = UdpFlow::new(&fixture);
+        fixture.site.forget_flows().unwrap();
+        assert!(!flow.lets_in(&fixture));
+        let again = write(&flow.socket, &flow.mapped_address);
+        assert!(again == flow.outside || kind == NatKind::Symmetric);
+        assert!(
+            UdpFlow {
+                outside: again,
+                ..flow
+            }
+            .lets_in(&fixture)
+        );
     }
 }
 
@@ -141,14 +178,28 @@ mod refusing {
 
     for_each_kind!(check; port_restricted: PortRestricted V4, double_nat: Double V4, firewall: Firewall V4, v6_only: V6Only V6);
 
-    fn check(kind: Kind, family: Family) {
-        let scene = Scene::new(Plan { refuses: true, ..kind.into() }, family);
-        let [place, stranger] =
-            [0, 1].map(|n| udp(scene.rendezvous(), scene.places()[n].ip(), scene.places()[n].port()));
-        let socket = udp(scene.machine(), scene.inside(), 0);
+    fn check(kind: NatKind, family: IpFamily) {
+        let fixture = NatFixture::new(
+            NatPlan {
+                refuses_packets: true,
+                ..kind.into()
+            },
+            family,
+        );
+        let [place, stranger] = [0, 1].map(|n| {
+            udp(
+                fixture.rendezvous(),
+                fixture.observer_addresses()[n].ip(),
+                fixture.observer_addresses()[n].port(),
+            )
+        });
+        let socket = udp(fixture.machine_node(), fixture.inside(), 0);
         send(&socket, 1, place.local_addr().unwrap());
         stranger.connect(receive(&place).1).unwrap();
         stranger.send(&[2]).unwrap();
-        assert_eq!(stranger.recv(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            stranger.recv(&mut [0]).unwrap_err().kind(),
+            std::io::ErrorKind::ConnectionRefused
+        );
     }
 }

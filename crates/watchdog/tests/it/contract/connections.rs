@@ -18,19 +18,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Semaphore;
 
-use crate::contract::support::{Watchdog, full, send, text};
+use crate::contract::support::{WatchdogProcess, full, send, text};
 
 /// An h2c server that holds every call until it is let go.
-struct Held {
+struct HeldH2cServer {
     addr: SocketAddr,
     gate: Arc<Semaphore>,
     inside: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
 }
 
-impl Held {
+impl HeldH2cServer {
     /// One that allows so many streams on a connection.
-    async fn allowing(streams: u32) -> Self {
+    async fn with_stream_limit(streams: u32) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let held = Self {
             addr: listener.local_addr().unwrap(),
@@ -38,10 +38,15 @@ impl Held {
             inside: Arc::default(),
             connections: Arc::default(),
         };
-        let (gate, inside, connections) = (held.gate.clone(), held.inside.clone(), held.connections.clone());
+        let (gate, inside, connections) = (
+            held.gate.clone(),
+            held.inside.clone(),
+            held.connections.clone(),
+        );
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (gate, inside, connections) = (gate.clone(), inside.clone(), connections.clone());
+                let (gate, inside, connections) =
+                    (gate.clone(), inside.clone(), connections.clone());
                 tokio::spawn(async move {
                     let first = AtomicUsize::new(1); // the probe connects and says nothing
                     let service = service_fn(|_: Request<Incoming>| {
@@ -54,8 +59,10 @@ impl Held {
                         }
                     });
                     let mut server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                    let _ =
-                        server.max_concurrent_streams(streams).serve_connection(TokioIo::new(stream), service).await;
+                    let _ = server
+                        .max_concurrent_streams(streams)
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
                 });
             }
         });
@@ -67,10 +74,14 @@ impl Held {
     }
 }
 
-type Calls = Vec<tokio::task::JoinHandle<Response<Incoming>>>;
+type CallHandles = Vec<tokio::task::JoinHandle<Response<Incoming>>>;
 
-fn call(addr: SocketAddr, version: Version, count: usize) -> Calls {
-    let ask = || Request::post("/s/m").version(version).header("content-type", "application/grpc");
+fn start_calls(addr: SocketAddr, version: Version, count: usize) -> CallHandles {
+    let ask = || {
+        Request::post("/s/m")
+            .version(version)
+            .header("content-type", "application/grpc")
+    };
     let one = |_| {
         let request: Request<Full<Bytes>> = ask().body(full("")).unwrap();
         tokio::spawn(async move { send(addr, request).await.unwrap() })
@@ -78,7 +89,7 @@ fn call(addr: SocketAddr, version: Version, count: usize) -> Calls {
     (0..count).map(one).collect()
 }
 
-async fn all_are_200(calls: Calls) {
+async fn assert_all_succeed(calls: CallHandles) {
     for response in within(join_all(calls)).await {
         assert_eq!(text(response.unwrap()).await, (200, "done".to_owned()));
     }
@@ -86,84 +97,115 @@ async fn all_are_200(calls: Calls) {
 
 #[tokio::test]
 async fn calls_beyond_what_one_h2c_connection_allows_go_over_others() {
-    let held = Held::allowing(10).await;
-    let watchdog = Watchdog::http(held.addr, &[]);
-    let calls = call(watchdog.addr, Version::HTTP_2, 150);
-    eventually("150 calls are inside at a time", async || held.inside() == 150).await;
-    assert_eq!(held.connections.load(Ordering::SeqCst), 15, "no more connections than it takes");
+    let held = HeldH2cServer::with_stream_limit(10).await;
+    let watchdog = WatchdogProcess::in_http_mode(held.addr, &[]);
+    let calls = start_calls(watchdog.addr, Version::HTTP_2, 150);
+    eventually("150 calls are inside at a time", async || {
+        held.inside() == 150
+    })
+    .await;
+    assert_eq!(
+        held.connections.load(Ordering::SeqCst),
+        15,
+        "no more connections than it takes"
+    );
     held.gate.add_permits(150);
-    all_are_200(calls).await;
-    let calls = call(watchdog.addr, Version::HTTP_2, 150);
+    assert_all_succeed(calls).await;
+    let calls = start_calls(watchdog.addr, Version::HTTP_2, 150);
     held.gate.add_permits(150);
-    all_are_200(calls).await;
-    assert_eq!(held.connections.load(Ordering::SeqCst), 15, "places are free again");
+    assert_all_succeed(calls).await;
+    assert_eq!(
+        held.connections.load(Ordering::SeqCst),
+        15,
+        "places are free again"
+    );
 }
 
 #[tokio::test]
 async fn calls_beyond_what_a_server_allows_at_all_are_refused() {
-    let held = Held::allowing(2).await;
-    let watchdog = Watchdog::http(held.addr, &[]);
-    let calls = call(watchdog.addr, Version::HTTP_2, 64);
-    eventually("64 calls are inside at a time", async || held.inside() == 64).await;
-    let refused = call(watchdog.addr, Version::HTTP_2, 1).pop().unwrap().await.unwrap();
+    let held = HeldH2cServer::with_stream_limit(2).await;
+    let watchdog = WatchdogProcess::in_http_mode(held.addr, &[]);
+    let calls = start_calls(watchdog.addr, Version::HTTP_2, 64);
+    eventually("64 calls are inside at a time", async || {
+        held.inside() == 64
+    })
+    .await;
+    let refused = start_calls(watchdog.addr, Version::HTTP_2, 1)
+        .pop()
+        .unwrap()
+        .await
+        .unwrap();
     assert_eq!(refused.headers()["x-nearpath-reason"], "overload");
     assert_eq!(refused.headers()["grpc-status"], "8");
-    let said = refused.headers()["grpc-message"].to_str().unwrap();
-    assert!(said.ends_with(" (max_inflight)") && said.contains("SETTINGS_MAX_CONCURRENT_STREAMS"), "{said}");
+    let message = refused.headers()["grpc-message"].to_str().unwrap();
+    assert!(
+        message.ends_with(" (max_inflight)") && message.contains("SETTINGS_MAX_CONCURRENT_STREAMS"),
+        "{message}"
+    );
     held.gate.add_permits(65);
-    all_are_200(calls).await;
-    all_are_200(call(watchdog.addr, Version::HTTP_2, 1)).await;
+    assert_all_succeed(calls).await;
+    assert_all_succeed(start_calls(watchdog.addr, Version::HTTP_2, 1)).await;
 }
 
 /// A caller who leaves while the connection is being opened must not leave it closed to others.
 #[tokio::test]
 async fn a_caller_who_leaves_gives_its_place_back() {
-    let held = Held::allowing(1).await;
-    let watchdog = Watchdog::http(held.addr, &[]);
+    let held = HeldH2cServer::with_stream_limit(1).await;
+    let watchdog = WatchdogProcess::in_http_mode(held.addr, &[]);
     for round in 1..=40 {
-        let calls = call(watchdog.addr, Version::HTTP_2, 1);
+        let calls = start_calls(watchdog.addr, Version::HTTP_2, 1);
         eventually("inside", async || held.inside() == round).await;
         calls.iter().for_each(tokio::task::JoinHandle::abort);
     }
     held.gate.add_permits(41); // some of those who left may not know it yet
-    all_are_200(call(watchdog.addr, Version::HTTP_2, 1)).await;
+    assert_all_succeed(start_calls(watchdog.addr, Version::HTTP_2, 1)).await;
 }
 
 /// Local ports of sockets that wait for `server` to take their connection (state 02 is SYN_SENT, proc_net_tcp of the kernel).
-fn knocking(server: SocketAddr) -> HashSet<String> {
+fn connecting_ports(server: SocketAddr) -> HashSet<String> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let remote = format!("0100007F:{:04X}", server.port());
-    let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    fields.filter(|field| field[2] == remote && field[3] == "02").map(|field| field[1].to_owned()).collect()
+    let fields = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    fields
+        .filter(|field| field[2] == remote && field[3] == "02")
+        .map(|field| field[1].to_owned())
+        .collect()
 }
 
 /// The kernel drops what a full backlog has no room for and asks again after a second, so nobody should be in its queue.
 #[tokio::test]
-async fn few_knock_at_a_time_and_none_waits_for_the_kernel_to_knock_again() {
+async fn few_connections_are_opened_at_a_time_and_none_waits_for_a_retry_of_the_kernel() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let (addr, listener) = (socket.local_addr().unwrap(), socket.listen(1).unwrap());
-    let watchdog = Watchdog::http(addr, &[("max_inflight", "30")]);
+    let watchdog = WatchdogProcess::in_http_mode(addr, &[("max_inflight", "30")]);
     within(listener.accept()).await.unwrap();
-    let calls = call(watchdog.addr, Version::HTTP_11, 30);
-    eventually("all calls are in progress", async || watchdog.get("/_/ready").await.0 == 429).await;
+    let calls = start_calls(watchdog.addr, Version::HTTP_11, 30);
+    eventually("all calls are in progress", async || {
+        watchdog.get("/_/ready").await.0 == 429
+    })
+    .await;
     let mut seen = HashSet::new();
     eventually("others knock", async || {
-        let now = knocking(addr);
+        let now = connecting_ports(addr);
         assert!(now.len() <= 4, "{} knock at the same time", now.len());
         seen.extend(now);
         seen.len() > 8
     })
     .await;
-    tokio::spawn(serve(listener));
-    all_are_200(calls).await;
+    tokio::spawn(serve_done(listener));
+    assert_all_succeed(calls).await;
 }
 
-async fn serve(listener: TcpListener) {
+async fn serve_done(listener: TcpListener) {
     while let Ok((mut stream, _)) = listener.accept().await {
         tokio::spawn(async move {
             while let Ok(1..) = stream.read(&mut [0; 2048]).await {
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone").await;
+                let _ = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone")
+                    .await;
             }
         });
     }

@@ -8,54 +8,93 @@ use hyper::body::Frame;
 use nearpath_testkit::{eventually, within};
 use tokio::sync::mpsc;
 
-use crate::contract::support::{BoxError, Watchdog, full, send, text};
+use crate::contract::support::{AnyError, WatchdogProcess, full, send, text};
 
 /// A command that writes the number of a background process to `$TMPDIR/pid` and waits for it.
-const GROUP: (&str, &str) = ("fprocess", "sh -c 'sleep 1000 & echo $! >$TMPDIR/pid; wait'");
+const BACKGROUND_COMMAND: (&str, &str) = (
+    "fprocess",
+    "sh -c 'sleep 1000 & echo $! >$TMPDIR/pid; wait'",
+);
 
-/// The background process of [`GROUP`] is gone.
-async fn group_is_gone(watchdog: &Watchdog) {
+/// The background process of [`BACKGROUND_COMMAND`] is gone.
+async fn wait_group_gone(watchdog: &WatchdogProcess) {
     let pid = std::fs::read_to_string(watchdog.temp.path().join("pid")).unwrap();
     eventually("the group is killed", async || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         stat.is_empty() || stat.contains(") Z ")
     })
     .await;
 }
 
-async fn group_runs(watchdog: &Watchdog) {
+async fn wait_group_running(watchdog: &WatchdogProcess) {
     let path = watchdog.temp.path().join("pid");
-    eventually("the process starts", async || std::fs::read_to_string(&path).is_ok_and(|pid| pid.ends_with('\n')))
-        .await;
+    eventually("the process starts", async || {
+        std::fs::read_to_string(&path).is_ok_and(|pid| pid.ends_with('\n'))
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn streaming_is_the_default_and_echoes() {
-    let watchdog = Watchdog::start(&[("fprocess", "cat")]);
+    let watchdog = WatchdogProcess::start(&[("fprocess", "cat")]);
     let big = "x".repeat(1 << 20);
     for body in ["hello", "", &big] {
         assert_eq!(watchdog.post("/", body).await, (200, body.to_owned()));
     }
-    let response = send(watchdog.addr, Request::post("/").body(full("a")).unwrap()).await.unwrap();
-    assert_eq!(response.headers()["content-type"], "application/octet-stream");
+    let response = send(watchdog.addr, Request::post("/").body(full("a")).unwrap())
+        .await
+        .unwrap();
+    assert_eq!(
+        response.headers()["content-type"],
+        "application/octet-stream"
+    );
     assert!(!response.headers().contains_key("x-duration-seconds"));
-    let http2 = Request::post("/").version(Version::HTTP_2).body(full("two")).unwrap();
-    assert_eq!(text(send(watchdog.addr, http2).await.unwrap()).await, (200, "two".to_owned()));
+    let http2 = Request::post("/")
+        .version(Version::HTTP_2)
+        .body(full("two"))
+        .unwrap();
+    assert_eq!(
+        text(send(watchdog.addr, http2).await.unwrap()).await,
+        (200, "two".to_owned())
+    );
 }
 
 #[tokio::test]
 async fn streaming_answers_before_the_request_has_ended() {
-    let watchdog = Watchdog::start(&[("fprocess", "cat"), ("exec_timeout", "0")]);
-    let (sender, receiver) = mpsc::channel::<Result<Frame<bytes::Bytes>, BoxError>>(1);
-    let body = StreamBody::new(futures_util::stream::unfold(receiver, async |mut receiver| {
-        receiver.recv().await.map(|frame| (frame, receiver))
-    }));
+    let watchdog = WatchdogProcess::start(&[("fprocess", "cat"), ("exec_timeout", "0")]);
+    let (sender, receiver) = mpsc::channel::<Result<Frame<bytes::Bytes>, AnyError>>(1);
+    let body = StreamBody::new(futures_util::stream::unfold(
+        receiver,
+        async |mut receiver| receiver.recv().await.map(|frame| (frame, receiver)),
+    ));
     sender.send(Ok(Frame::data("one".into()))).await.unwrap();
-    let response = send(watchdog.addr, Request::post("/").body(Box::pin(body)).unwrap()).await.unwrap();
+    let response = send(
+        watchdog.addr,
+        Request::post("/").body(Box::pin(body)).unwrap(),
+    )
+    .await
+    .unwrap();
     let mut body = response.into_body();
-    assert_eq!(within(body.frame()).await.unwrap().unwrap().into_data().unwrap(), "one");
+    assert_eq!(
+        within(body.frame())
+            .await
+            .unwrap()
+            .unwrap()
+            .into_data()
+            .unwrap(),
+        "one"
+    );
     sender.send(Ok(Frame::data("two".into()))).await.unwrap();
-    assert_eq!(within(body.frame()).await.unwrap().unwrap().into_data().unwrap(), "two");
+    assert_eq!(
+        within(body.frame())
+            .await
+            .unwrap()
+            .unwrap()
+            .into_data()
+            .unwrap(),
+        "two"
+    );
     drop(sender);
     assert!(within(body.frame()).await.is_none());
 }
@@ -63,8 +102,14 @@ async fn streaming_answers_before_the_request_has_ended() {
 #[tokio::test]
 async fn content_type_is_the_variables() {
     for mode in ["streaming", "serializing"] {
-        let watchdog = Watchdog::start(&[("mode", mode), ("fprocess", "cat"), ("content_type", "text/html")]);
-        let response = send(watchdog.addr, Request::post("/").body(full("a")).unwrap()).await.unwrap();
+        let watchdog = WatchdogProcess::start(&[
+            ("mode", mode),
+            ("fprocess", "cat"),
+            ("content_type", "text/html"),
+        ]);
+        let response = send(watchdog.addr, Request::post("/").body(full("a")).unwrap())
+            .await
+            .unwrap();
         assert_eq!(response.headers()["content-type"], "text/html");
     }
 }
@@ -72,9 +117,17 @@ async fn content_type_is_the_variables() {
 #[tokio::test]
 async fn the_request_is_in_variables_and_nearpaths_own_are_not() {
     for mode in ["streaming", "serializing"] {
-        let own = [("NEARPATH_SECRET", "x"), ("db", "postgres"), ("mode", mode), ("fprocess", "env")];
-        let watchdog = Watchdog::start(&own);
-        let request = Request::put("/a/b?c=d").header("X-Call-Id", "7").body(full("abc")).unwrap();
+        let own = [
+            ("NEARPATH_SECRET", "x"),
+            ("db", "postgres"),
+            ("mode", mode),
+            ("fprocess", "env"),
+        ];
+        let watchdog = WatchdogProcess::start(&own);
+        let request = Request::put("/a/b?c=d")
+            .header("X-Call-Id", "7")
+            .body(full("abc"))
+            .unwrap();
         let (_, env) = text(send(watchdog.addr, request).await.unwrap()).await;
         let lines: Vec<_> = env.lines().collect();
         for line in [
@@ -94,43 +147,66 @@ async fn the_request_is_in_variables_and_nearpaths_own_are_not() {
 
 #[tokio::test]
 async fn a_chunked_request_says_so() {
-    let watchdog = Watchdog::start(&[("fprocess", "env")]);
-    let body = StreamBody::new(futures_util::stream::iter([Ok::<_, BoxError>(Frame::data(bytes::Bytes::from("x")))]));
-    let (_, env) = text(send(watchdog.addr, Request::post("/").body(body).unwrap()).await.unwrap()).await;
-    assert!(env.contains("Http_Transfer_Encoding=chunked") && !env.contains("Http_Content_Length"), "{env}");
+    let watchdog = WatchdogProcess::start(&[("fprocess", "env")]);
+    let body = StreamBody::new(futures_util::stream::iter([Ok::<_, AnyError>(
+        Frame::data(bytes::Bytes::from("x")),
+    )]));
+    let (_, env) = text(
+        send(watchdog.addr, Request::post("/").body(body).unwrap())
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert!(
+        env.contains("Http_Transfer_Encoding=chunked") && !env.contains("Http_Content_Length"),
+        "{env}"
+    );
 }
 
 #[tokio::test]
 async fn no_descriptor_leaks_into_the_process() {
-    let list = || Command::new("ls").arg("/proc/self/fd").output().unwrap().stdout;
+    let list = || {
+        Command::new("ls")
+            .arg("/proc/self/fd")
+            .output()
+            .unwrap()
+            .stdout
+    };
     let without = String::from_utf8(list()).unwrap(); // what this test itself was started with
-    let watchdog = Watchdog::start(&[("fprocess", "ls /proc/self/fd")]);
+    let watchdog = WatchdogProcess::start(&[("fprocess", "ls /proc/self/fd")]);
     assert_eq!(watchdog.get("/").await, (200, without));
 }
 
 #[tokio::test]
 async fn a_process_that_fails_before_any_byte_is_a_500() {
     for mode in ["streaming", "serializing"] {
-        let watchdog = Watchdog::start(&[("mode", mode), ("fprocess", "sh -c 'echo broken >&2; exit 3'")]);
-        let response = send(watchdog.addr, Request::get("/").body(full("")).unwrap()).await.unwrap();
+        let watchdog = WatchdogProcess::start(&[
+            ("mode", mode),
+            ("fprocess", "sh -c 'echo broken >&2; exit 3'"),
+        ]);
+        let response = send(watchdog.addr, Request::get("/").body(full("")).unwrap())
+            .await
+            .unwrap();
         assert_eq!(response.headers()["x-openfaas-internal"], "of-watchdog");
         assert_eq!(response.headers()["x-nearpath-reason"], "function_failed");
         let (status, body) = text(response).await;
         assert_eq!(status, 500);
         assert!(body.contains("exit code 3"), "{body}");
-        watchdog.stderr.find("stderr: broken");
+        watchdog.stderr.wait_for("stderr: broken");
     }
 }
 
 #[tokio::test]
 async fn a_process_that_fails_after_some_bytes_breaks_the_answer() {
     for command in ["sh -c 'echo half; exit 3'", "sh -c 'echo half; kill -9 $$'"] {
-        let watchdog = Watchdog::start(&[("fprocess", command)]);
+        let watchdog = WatchdogProcess::start(&[("fprocess", command)]);
         for version in [Version::HTTP_11, Version::HTTP_2] {
             let request = Request::get("/").version(version).body(full("")).unwrap();
             let response = send(watchdog.addr, request).await.unwrap();
             assert_eq!(response.status(), 200);
-            within(response.into_body().collect()).await.expect_err("half an answer must not look whole");
+            within(response.into_body().collect())
+                .await
+                .expect_err("half an answer must not look whole");
         }
     }
 }
@@ -142,92 +218,135 @@ async fn a_program_that_is_gone_is_a_500_that_names_it() {
     let program = folder.path().join("answer");
     std::fs::write(&program, "#!/bin/sh\ncat\n").unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let watchdog = Watchdog::start(&[("fprocess", program.to_str().unwrap())]);
+    let watchdog = WatchdogProcess::start(&[("fprocess", program.to_str().unwrap())]);
     std::fs::remove_file(&program).unwrap();
     let (status, body) = watchdog.get("/").await;
     assert_eq!(status, 500);
-    assert!(body.contains("answer") && body.contains("function_process"), "{body}");
+    assert!(
+        body.contains("answer") && body.contains("function_process"),
+        "{body}"
+    );
 }
 
 #[test]
 fn a_program_that_is_missing_stops_the_start() {
     let temp = tempfile::tempdir().unwrap();
     for program in ["/no/such/program", "no-such-program-in-path", "/etc/passwd"] {
-        let out = crate::contract::support::command(&temp, &[("fprocess", program)]).output().unwrap();
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(!out.status.success() && said.contains(program), "{program}: {said}");
+        let out = crate::contract::support::watchdog_command(&temp, &[("fprocess", program)])
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(
+            !out.status.success() && stderr.contains(program),
+            "{program}: {stderr}"
+        );
     }
 }
 
 #[tokio::test]
 async fn exec_timeout_kills_the_process_group() {
     for mode in ["streaming", "serializing"] {
-        let watchdog = Watchdog::start(&[("mode", mode), GROUP, ("exec_timeout", "300ms")]);
-        let response = send(watchdog.addr, Request::get("/").body(full("")).unwrap()).await.unwrap();
+        let watchdog = WatchdogProcess::start(&[
+            ("mode", mode),
+            BACKGROUND_COMMAND,
+            ("exec_timeout", "300ms"),
+        ]);
+        let response = send(watchdog.addr, Request::get("/").body(full("")).unwrap())
+            .await
+            .unwrap();
         assert_eq!(response.status(), 504);
         assert_eq!(response.headers()["x-nearpath-reason"], "exec_timeout");
-        group_is_gone(&watchdog).await;
+        wait_group_gone(&watchdog).await;
     }
 }
 
 #[tokio::test]
 async fn exec_timeout_breaks_an_answer_that_has_begun() {
-    let watchdog = Watchdog::start(&[("fprocess", "sh -c 'echo a; exec sleep 1000'"), ("exec_timeout", "300ms")]);
-    let response = send(watchdog.addr, Request::get("/").body(full("")).unwrap()).await.unwrap();
-    within(response.into_body().collect()).await.expect_err("cut at the deadline");
+    let watchdog = WatchdogProcess::start(&[
+        ("fprocess", "sh -c 'echo a; exec sleep 1000'"),
+        ("exec_timeout", "300ms"),
+    ]);
+    let response = send(watchdog.addr, Request::get("/").body(full("")).unwrap())
+        .await
+        .unwrap();
+    within(response.into_body().collect())
+        .await
+        .expect_err("cut at the deadline");
 }
 
 #[tokio::test]
 async fn a_caller_who_leaves_ends_the_process_group() {
-    let watchdog = Watchdog::start(&[GROUP]);
+    let watchdog = WatchdogProcess::start(&[BACKGROUND_COMMAND]);
     let addr = watchdog.addr;
-    let call = tokio::spawn(async move { send(addr, Request::get("/").body(full("")).unwrap()).await });
-    group_runs(&watchdog).await;
+    let call =
+        tokio::spawn(async move { send(addr, Request::get("/").body(full("")).unwrap()).await });
+    wait_group_running(&watchdog).await;
     call.abort();
     assert!(call.await.unwrap_err().is_cancelled());
     // The connection's task in `send` ends with its sender, and with it the connection.
-    group_is_gone(&watchdog).await;
+    wait_group_gone(&watchdog).await;
 }
 
 #[tokio::test]
 async fn a_request_that_breaks_off_never_looks_whole_to_the_process() {
     use tokio::io::AsyncWriteExt;
     let command = "sh -c 'echo $$ >$TMPDIR/pid; cat >/dev/null; touch $TMPDIR/whole'";
-    let watchdog = Watchdog::start(&[("fprocess", command)]);
+    let watchdog = WatchdogProcess::start(&[("fprocess", command)]);
     let mut stream = tokio::net::TcpStream::connect(watchdog.addr).await.unwrap();
-    stream.write_all(b"POST / HTTP/1.1\r\nHost: f\r\nContent-Length: 100\r\n\r\nhalf").await.unwrap();
-    group_runs(&watchdog).await;
+    stream
+        .write_all(b"POST / HTTP/1.1\r\nHost: f\r\nContent-Length: 100\r\n\r\nhalf")
+        .await
+        .unwrap();
+    wait_group_running(&watchdog).await;
     drop(stream);
-    group_is_gone(&watchdog).await;
+    wait_group_gone(&watchdog).await;
     assert!(!watchdog.temp.path().join("whole").exists());
 }
 
 #[tokio::test]
 async fn a_process_that_does_not_read_its_request_is_no_fault() {
     for mode in ["streaming", "serializing"] {
-        let watchdog = Watchdog::start(&[("mode", mode), ("fprocess", "echo done")]);
-        assert_eq!(watchdog.post("/", &"x".repeat(1 << 18)).await, (200, "done\n".to_owned()));
+        let watchdog = WatchdogProcess::start(&[("mode", mode), ("fprocess", "echo done")]);
+        assert_eq!(
+            watchdog.post("/", &"x".repeat(1 << 18)).await,
+            (200, "done\n".to_owned())
+        );
     }
 }
 
 #[tokio::test]
 async fn serializing_knows_its_length_and_has_a_limit() {
-    let watchdog = Watchdog::start(&[("mode", "serializing"), ("fprocess", "cat"), ("max_body", "1k")]);
-    let response = send(watchdog.addr, Request::post("/").body(full("hello")).unwrap()).await.unwrap();
+    let watchdog = WatchdogProcess::start(&[
+        ("mode", "serializing"),
+        ("fprocess", "cat"),
+        ("max_body", "1k"),
+    ]);
+    let response = send(
+        watchdog.addr,
+        Request::post("/").body(full("hello")).unwrap(),
+    )
+    .await
+    .unwrap();
     assert_eq!(response.headers()["content-length"], "5");
     let (status, body) = watchdog.post("/", &"x".repeat(1001)).await;
     assert_eq!(status, 413);
     assert!(body.contains("max_body"), "{body}");
-    let watchdog =
-        Watchdog::start(&[("mode", "serializing"), ("fprocess", "head -c 2000 /dev/zero"), ("max_body", "1k")]);
+    let watchdog = WatchdogProcess::start(&[
+        ("mode", "serializing"),
+        ("fprocess", "head -c 2000 /dev/zero"),
+        ("max_body", "1k"),
+    ]);
     assert_eq!(watchdog.get("/").await.0, 500);
 }
 
 #[tokio::test]
 async fn a_background_process_may_outlive_its_call() {
     let command = "sh -c '(sleep 0.2; touch $TMPDIR/later) >/dev/null 2>&1 & echo now'";
-    let watchdog = Watchdog::start(&[("fprocess", command)]);
+    let watchdog = WatchdogProcess::start(&[("fprocess", command)]);
     assert_eq!(watchdog.get("/").await, (200, "now\n".to_owned()));
     let later = watchdog.temp.path().join("later");
-    eventually("the background process ends its work", async || later.exists()).await;
+    eventually("the background process ends its work", async || {
+        later.exists()
+    })
+    .await;
 }

@@ -14,80 +14,150 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::contract::support::{BoxError, Watchdog, frames, full, send, tenant, text};
+use crate::contract::support::{AnyError, WatchdogProcess, frames, full, send, start_tenant, text};
 
 /// Says what it was asked: method, target, headers, body.
-pub(crate) async fn mirror(request: Request<Incoming>) -> Response<http_body_util::Full<Bytes>> {
+pub(crate) async fn describe_request(
+    request: Request<Incoming>,
+) -> Response<http_body_util::Full<Bytes>> {
     let (parts, body) = request.into_parts();
-    let mut said = format!("{} {} {:?}\n", parts.method, parts.uri, parts.version);
+    let mut text = format!("{} {} {:?}\n", parts.method, parts.uri, parts.version);
     for (name, value) in &parts.headers {
-        said += &format!("{name}: {}\n", value.to_str().unwrap());
+        text += &format!("{name}: {}\n", value.to_str().unwrap());
     }
     let body = body.collect().await.unwrap().to_bytes();
-    said += std::str::from_utf8(&body).unwrap();
-    Response::builder().header("keep-alive", "timeout=5").header("x-own", "1").body(full(&said)).unwrap()
+    text += std::str::from_utf8(&body).unwrap();
+    Response::builder()
+        .header("keep-alive", "timeout=5")
+        .header("x-own", "1")
+        .body(full(&text))
+        .unwrap()
 }
 
 async fn next_data(body: &mut Incoming) -> Bytes {
-    within(body.frame()).await.unwrap().unwrap().into_data().unwrap()
+    within(body.frame())
+        .await
+        .unwrap()
+        .unwrap()
+        .into_data()
+        .unwrap()
 }
 
 #[tokio::test]
 async fn requests_and_answers_pass() {
-    let watchdog = Watchdog::http(tenant(mirror).await, &[]);
-    let request =
-        Request::patch("/a/b?c=d").header("x-call-id", "7").header("connection", "x-hop").header("x-hop", "1");
-    let response = send(watchdog.addr, request.body(full("body")).unwrap()).await.unwrap();
+    let watchdog = WatchdogProcess::in_http_mode(start_tenant(describe_request).await, &[]);
+    let request = Request::patch("/a/b?c=d")
+        .header("x-call-id", "7")
+        .header("connection", "x-hop")
+        .header("x-hop", "1");
+    let response = send(watchdog.addr, request.body(full("body")).unwrap())
+        .await
+        .unwrap();
     assert_eq!(response.headers()["x-own"], "1");
     assert!(!response.headers().contains_key("keep-alive"));
-    let took: f64 = response.headers()["x-duration-seconds"].to_str().unwrap().parse().unwrap();
+    let took: f64 = response.headers()["x-duration-seconds"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
     assert!(took > 0.0);
     let (status, said) = text(response).await;
     assert_eq!(status, 200);
-    assert!(said.starts_with("PATCH /a/b?c=d HTTP/1.1\n") && said.ends_with("\nbody"), "{said}");
-    assert!(said.contains("x-call-id: 7\n") && said.contains("host: function\n"), "{said}");
-    assert!(said.contains("content-length: 4\n") && !said.contains("x-hop"), "{said}");
+    assert!(
+        said.starts_with("PATCH /a/b?c=d HTTP/1.1\n") && said.ends_with("\nbody"),
+        "{said}"
+    );
+    assert!(
+        said.contains("x-call-id: 7\n") && said.contains("host: function\n"),
+        "{said}"
+    );
+    assert!(
+        said.contains("content-length: 4\n") && !said.contains("x-hop"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
 async fn http2_comes_in_and_http1_goes_on() {
-    let watchdog = Watchdog::http(tenant(mirror).await, &[]);
-    let request = Request::post("/x").version(Version::HTTP_2).body(full("b")).unwrap();
+    let watchdog = WatchdogProcess::in_http_mode(start_tenant(describe_request).await, &[]);
+    let request = Request::post("/x")
+        .version(Version::HTTP_2)
+        .body(full("b"))
+        .unwrap();
     let (_, said) = text(send(watchdog.addr, request).await.unwrap()).await;
-    assert!(said.starts_with("POST /x HTTP/1.1\n") && said.contains(&format!("host: {}\n", watchdog.addr)), "{said}");
+    assert!(
+        said.starts_with("POST /x HTTP/1.1\n")
+            && said.contains(&format!("host: {}\n", watchdog.addr)),
+        "{said}"
+    );
 }
 
 #[tokio::test]
 async fn head_and_answers_without_a_body() {
     let answer = async |request: Request<Incoming>| {
-        let status = request.uri().path().trim_start_matches('/').parse::<u16>().unwrap();
-        let head = Response::builder().status(status).header("x-method", request.method().as_str());
-        head.body(full(if status == 200 { "hello" } else { "" })).unwrap()
+        let status = request
+            .uri()
+            .path()
+            .trim_start_matches('/')
+            .parse::<u16>()
+            .unwrap();
+        let head = Response::builder()
+            .status(status)
+            .header("x-method", request.method().as_str());
+        head.body(full(if status == 200 { "hello" } else { "" }))
+            .unwrap()
     };
-    let watchdog = Watchdog::http(tenant(answer).await, &[]);
-    let response = send(watchdog.addr, Request::head("/200").body(full("")).unwrap()).await.unwrap();
+    let watchdog = WatchdogProcess::in_http_mode(start_tenant(answer).await, &[]);
+    let response = send(watchdog.addr, Request::head("/200").body(full("")).unwrap())
+        .await
+        .unwrap();
     assert_eq!(
-        (&response.headers()["content-length"], &response.headers()["x-method"]),
+        (
+            &response.headers()["content-length"],
+            &response.headers()["x-method"]
+        ),
         (&"5".parse().unwrap(), &"HEAD".parse().unwrap())
     );
     assert_eq!(text(response).await, (200, String::new()));
     for status in [204, 304] {
-        assert_eq!(watchdog.get(&format!("/{status}")).await, (status, String::new()));
+        assert_eq!(
+            watchdog.get(&format!("/{status}")).await,
+            (status, String::new())
+        );
     }
 }
 
 #[tokio::test]
 async fn upstream_protocol_h2c() {
-    let watchdog = Watchdog::http(tenant(mirror).await, &[("upstream_protocol", "h2c")]);
+    let watchdog = WatchdogProcess::in_http_mode(
+        start_tenant(describe_request).await,
+        &[("upstream_protocol", "h2c")],
+    );
     let (_, said) = watchdog.post("/x?y", "b").await;
-    assert!(said.starts_with("POST http://function/x?y HTTP/2.0\n"), "{said}");
+    assert!(
+        said.starts_with("POST http://function/x?y HTTP/2.0\n"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
 async fn upstream_url_may_have_a_path() {
-    let url = format!("http://localhost:{}/api/", tenant(mirror).await.port());
-    let watchdog = Watchdog::start(&[("mode", "http"), ("fprocess", "sleep 1000"), ("http_upstream_url", &url)]);
-    assert!(watchdog.get("/x?y=1").await.1.starts_with("GET /api/x?y=1 "));
+    let url = format!(
+        "http://localhost:{}/api/",
+        start_tenant(describe_request).await.port()
+    );
+    let watchdog = WatchdogProcess::start(&[
+        ("mode", "http"),
+        ("fprocess", "sleep 1000"),
+        ("http_upstream_url", &url),
+    ]);
+    assert!(
+        watchdog
+            .get("/x?y=1")
+            .await
+            .1
+            .starts_with("GET /api/x?y=1 ")
+    );
 }
 
 #[tokio::test]
@@ -95,15 +165,24 @@ async fn content_type_is_the_answers_else_the_requests_else_text() {
     let answer = async |request: Request<Incoming>| {
         let mut response = Response::new(full("x"));
         if request.uri().path() == "/own" {
-            response.headers_mut().insert("content-type", "a/own".parse().unwrap());
+            response
+                .headers_mut()
+                .insert("content-type", "a/own".parse().unwrap());
         }
         response
     };
-    let watchdog = Watchdog::http(tenant(answer).await, &[]);
+    let watchdog = WatchdogProcess::in_http_mode(start_tenant(answer).await, &[]);
     let ask = async |path: &str, kind: Option<&str>| {
-        let request = kind.into_iter().fold(Request::get(path), |request, kind| request.header("content-type", kind));
-        let response = send(watchdog.addr, request.body(full("")).unwrap()).await.unwrap();
-        response.headers()["content-type"].to_str().unwrap().to_owned()
+        let request = kind.into_iter().fold(Request::get(path), |request, kind| {
+            request.header("content-type", kind)
+        });
+        let response = send(watchdog.addr, request.body(full("")).unwrap())
+            .await
+            .unwrap();
+        response.headers()["content-type"]
+            .to_str()
+            .unwrap()
+            .to_owned()
     };
     assert_eq!(ask("/own", Some("a/request")).await, "a/own");
     assert_eq!(ask("/", Some("a/request")).await, "a/request");
@@ -115,12 +194,21 @@ async fn events_arrive_before_the_answer_ends() {
     let (sender, body) = frames();
     let body = Arc::new(std::sync::Mutex::new(Some(body)));
     let answer = move |_| std::future::ready(Response::new(body.lock().unwrap().take().unwrap()));
-    let watchdog = Watchdog::http(tenant(answer).await, &[]);
-    sender.send(Ok(Frame::data("data: 1\n\n".into()))).await.unwrap();
-    let request = Request::get("/").header("accept", "text/event-stream").body(full("")).unwrap();
+    let watchdog = WatchdogProcess::in_http_mode(start_tenant(answer).await, &[]);
+    sender
+        .send(Ok(Frame::data("data: 1\n\n".into())))
+        .await
+        .unwrap();
+    let request = Request::get("/")
+        .header("accept", "text/event-stream")
+        .body(full(""))
+        .unwrap();
     let mut body = send(watchdog.addr, request).await.unwrap().into_body();
     assert_eq!(next_data(&mut body).await, "data: 1\n\n");
-    sender.send(Ok(Frame::data("data: 2\n\n".into()))).await.unwrap();
+    sender
+        .send(Ok(Frame::data("data: 2\n\n".into())))
+        .await
+        .unwrap();
     assert_eq!(next_data(&mut body).await, "data: 2\n\n");
     drop(sender);
     assert!(within(body.frame()).await.is_none());
@@ -139,10 +227,14 @@ async fn uploads_arrive_before_the_request_ends() {
             Response::new(full("all"))
         }
     };
-    let watchdog = Watchdog::http(tenant(answer).await, &[]);
+    let watchdog = WatchdogProcess::in_http_mode(start_tenant(answer).await, &[]);
     let (sender, body) = frames();
     let addr = watchdog.addr;
-    let call = tokio::spawn(async move { send(addr, Request::post("/").body(body).unwrap()).await.unwrap() });
+    let call = tokio::spawn(async move {
+        send(addr, Request::post("/").body(body).unwrap())
+            .await
+            .unwrap()
+    });
     for part in ["one", "two"] {
         sender.send(Ok(Frame::data(part.into()))).await.unwrap();
         assert_eq!(within(gotten.recv()).await.unwrap(), part);
@@ -153,12 +245,23 @@ async fn uploads_arrive_before_the_request_ends() {
 
 #[tokio::test]
 async fn http_buffer_req_body_gives_the_tenant_a_length() {
-    let watchdog = Watchdog::http(tenant(mirror).await, &[("http_buffer_req_body", "true"), ("max_body", "10")]);
+    let watchdog = WatchdogProcess::in_http_mode(
+        start_tenant(describe_request).await,
+        &[("http_buffer_req_body", "true"), ("max_body", "10")],
+    );
     let (sender, body) = frames();
     sender.send(Ok(Frame::data("12345".into()))).await.unwrap();
     drop(sender);
-    let (_, said) = text(send(watchdog.addr, Request::post("/").body(body).unwrap()).await.unwrap()).await;
-    assert!(said.contains("content-length: 5\n") && !said.contains("transfer-encoding"), "{said}");
+    let (_, said) = text(
+        send(watchdog.addr, Request::post("/").body(body).unwrap())
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert!(
+        said.contains("content-length: 5\n") && !said.contains("transfer-encoding"),
+        "{said}"
+    );
     assert_eq!(watchdog.post("/", "12345678901").await.0, 413);
 }
 
@@ -174,15 +277,28 @@ async fn a_websocket_passes_end_to_end() {
                 io.write_all(&bytes[..n]).await.unwrap();
             }
         });
-        let head = Response::builder().status(101).header("connection", "upgrade").header("upgrade", "websocket");
+        let head = Response::builder()
+            .status(101)
+            .header("connection", "upgrade")
+            .header("upgrade", "websocket");
         head.body(Empty::<Bytes>::new()).unwrap()
     };
-    let watchdog = Watchdog::http(tenant(answer).await, &[("max_inflight", "1"), ("exec_timeout", "300ms")]);
-    let ask = Request::get("/ws").header("connection", "Upgrade").header("upgrade", "websocket");
-    let response = send(watchdog.addr, ask.body(full("")).unwrap()).await.unwrap();
+    let watchdog = WatchdogProcess::in_http_mode(
+        start_tenant(answer).await,
+        &[("max_inflight", "1"), ("exec_timeout", "300ms")],
+    );
+    let ask = Request::get("/ws")
+        .header("connection", "Upgrade")
+        .header("upgrade", "websocket");
+    let response = send(watchdog.addr, ask.body(full("")).unwrap())
+        .await
+        .unwrap();
     assert_eq!(
         (response.status(), &response.headers()["upgrade"]),
-        (StatusCode::SWITCHING_PROTOCOLS, &"websocket".parse().unwrap())
+        (
+            StatusCode::SWITCHING_PROTOCOLS,
+            &"websocket".parse().unwrap()
+        )
     );
     let mut io = TokioIo::new(hyper::upgrade::on(response).await.unwrap());
     let mut echo = [0; 4];
@@ -191,27 +307,48 @@ async fn a_websocket_passes_end_to_end() {
         within(io.read_exact(&mut echo)).await.unwrap();
         assert_eq!(&echo, word);
     }
-    assert_eq!(watchdog.get("/_/ready").await.0, 429, "an open tunnel is a call in progress");
+    assert_eq!(
+        watchdog.get("/_/ready").await.0,
+        429,
+        "an open tunnel is a call in progress"
+    );
     io.shutdown().await.unwrap();
     drop(io);
-    eventually("the tunnel is over", async || watchdog.get("/_/ready").await.0 == 200).await;
+    eventually("the tunnel is over", async || {
+        watchdog.get("/_/ready").await.0 == 200
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn grpc_goes_on_over_h2c_with_trailers_both_ways() {
     let answer = async |request: Request<Incoming>| {
-        assert_eq!((request.version(), &request.headers()["te"]), (Version::HTTP_2, &"trailers".parse().unwrap()));
+        assert_eq!(
+            (request.version(), &request.headers()["te"]),
+            (Version::HTTP_2, &"trailers".parse().unwrap())
+        );
         let all = request.into_body().collect().await.unwrap();
         let asked = all.trailers().unwrap()["x-asked"].clone();
         let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), asked)]);
-        let frames = [Ok::<_, BoxError>(Frame::data(all.to_bytes())), Ok(Frame::trailers(trailers))];
+        let frames = [
+            Ok::<_, AnyError>(Frame::data(all.to_bytes())),
+            Ok(Frame::trailers(trailers)),
+        ];
         Response::new(StreamBody::new(stream::iter(frames)))
     };
-    let watchdog = Watchdog::http(tenant(answer).await, &[]);
+    let watchdog = WatchdogProcess::in_http_mode(start_tenant(answer).await, &[]);
     let trailers = HeaderMap::from_iter([("x-asked".parse().unwrap(), "0".parse().unwrap())]);
-    let frames = [Ok::<_, BoxError>(Frame::data(Bytes::from("message"))), Ok(Frame::trailers(trailers))];
-    let ask = Request::post("/s/m").version(Version::HTTP_2).header("content-type", "application/grpc");
-    let ask = ask.header("te", "trailers").body(StreamBody::new(stream::iter(frames))).unwrap();
+    let frames = [
+        Ok::<_, AnyError>(Frame::data(Bytes::from("message"))),
+        Ok(Frame::trailers(trailers)),
+    ];
+    let ask = Request::post("/s/m")
+        .version(Version::HTTP_2)
+        .header("content-type", "application/grpc");
+    let ask = ask
+        .header("te", "trailers")
+        .body(StreamBody::new(stream::iter(frames)))
+        .unwrap();
     let response = send(watchdog.addr, ask).await.unwrap();
     let all = within(response.into_body().collect()).await.unwrap();
     assert_eq!(all.trailers().unwrap()["grpc-status"], "0");
@@ -222,12 +359,29 @@ async fn grpc_goes_on_over_h2c_with_trailers_both_ways() {
 async fn trailers_pass_over_http1() {
     let answer = async |_| {
         let trailers = HeaderMap::from_iter([("x-sum".parse().unwrap(), "9".parse().unwrap())]);
-        let frames = [Ok::<_, BoxError>(Frame::data(Bytes::from("a"))), Ok(Frame::trailers(trailers))];
-        Response::builder().header("trailer", "x-sum").body(StreamBody::new(stream::iter(frames))).unwrap()
+        let frames = [
+            Ok::<_, AnyError>(Frame::data(Bytes::from("a"))),
+            Ok(Frame::trailers(trailers)),
+        ];
+        Response::builder()
+            .header("trailer", "x-sum")
+            .body(StreamBody::new(stream::iter(frames)))
+            .unwrap()
     };
-    let watchdog = Watchdog::http(tenant(answer).await, &[]);
-    let ask = Request::get("/").header("te", "trailers").body(full("")).unwrap();
-    let all = within(send(watchdog.addr, ask).await.unwrap().into_body().collect()).await.unwrap();
+    let watchdog = WatchdogProcess::in_http_mode(start_tenant(answer).await, &[]);
+    let ask = Request::get("/")
+        .header("te", "trailers")
+        .body(full(""))
+        .unwrap();
+    let all = within(
+        send(watchdog.addr, ask)
+            .await
+            .unwrap()
+            .into_body()
+            .collect(),
+    )
+    .await
+    .unwrap();
     assert_eq!(all.trailers().unwrap()["x-sum"], "9");
 }
 
@@ -244,13 +398,15 @@ async fn connections_to_the_tenant_are_kept() {
                 let mut first = true;
                 while let Ok(1..) = stream.read(&mut [0; 2048]).await {
                     count.fetch_add(usize::from(std::mem::take(&mut first)), Ordering::SeqCst);
-                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n").await;
+                    let _ = stream
+                        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
+                        .await;
                     let _ = stream.write_all(b"ok").await;
                 }
             });
         }
     });
-    let watchdog = Watchdog::http(addr, &[]);
+    let watchdog = WatchdogProcess::in_http_mode(addr, &[]);
     for _ in 0..50 {
         assert_eq!(watchdog.get("/").await, (200, "ok".to_owned()));
     }
@@ -261,17 +417,26 @@ async fn connections_to_the_tenant_are_kept() {
 #[tokio::test]
 async fn calls_that_come_before_the_server_is_up_wait_for_it() {
     let addr = nearpath_testkit::free_addr();
-    let watchdog = Watchdog::http(addr, &[]);
+    let watchdog = WatchdogProcess::in_http_mode(addr, &[]);
     assert_eq!(watchdog.get("/_/ready").await.0, 503);
     let target = watchdog.addr;
-    let call = tokio::spawn(async move { send(target, Request::get("/").body(full("")).unwrap()).await.unwrap() });
-    eventually("the call is in progress", async || watchdog.get("/_/health").await.0 == 200).await;
+    let call = tokio::spawn(async move {
+        send(target, Request::get("/").body(full("")).unwrap())
+            .await
+            .unwrap()
+    });
+    eventually("the call is in progress", async || {
+        watchdog.get("/_/health").await.0 == 200
+    })
+    .await;
     let listener = TcpListener::bind(addr).await.unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
                 if let Ok(1..) = stream.read(&mut [0; 2048]).await {
-                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+                    let _ = stream
+                        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                        .await;
                 }
             });
         }

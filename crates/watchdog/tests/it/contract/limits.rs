@@ -6,10 +6,12 @@ use http::{Request, Response};
 use nearpath_testkit::{eventually, free_addr, within};
 use tokio::sync::Semaphore;
 
-use crate::contract::support::{Watchdog, full, hello, send, tenant, text};
+use crate::contract::support::{
+    WatchdogProcess, full, send, start_hello_tenant, start_tenant, text,
+};
 
 /// A tenant whose calls end only when permitted, and the permits.
-async fn held() -> (std::net::SocketAddr, Arc<Semaphore>) {
+async fn start_held_tenant() -> (std::net::SocketAddr, Arc<Semaphore>) {
     let gate = Arc::new(Semaphore::new(0));
     let inner = Arc::clone(&gate);
     let answer = move |_| {
@@ -19,24 +21,34 @@ async fn held() -> (std::net::SocketAddr, Arc<Semaphore>) {
             Response::new(full("done"))
         }
     };
-    (tenant(answer).await, gate)
+    (start_tenant(answer).await, gate)
 }
 
 #[tokio::test]
 async fn health_and_ready() {
-    let watchdog = Watchdog::http(hello().await, &[]);
+    let watchdog = WatchdogProcess::in_http_mode(start_hello_tenant().await, &[]);
     assert_eq!(watchdog.get("/_/health").await, (200, "OK".to_owned()));
-    eventually("ready", async || watchdog.get("/_/ready").await == (200, "OK".to_owned())).await;
+    eventually("ready", async || {
+        watchdog.get("/_/ready").await == (200, "OK".to_owned())
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn exactly_max_inflight_pass() {
-    let (addr, gate) = held().await;
-    let watchdog = Watchdog::http(addr, &[("max_inflight", "3"), ("log_callid", "true")]);
+    let (addr, gate) = start_held_tenant().await;
+    let watchdog =
+        WatchdogProcess::in_http_mode(addr, &[("max_inflight", "3"), ("log_callid", "true")]);
     eventually("ready", async || watchdog.get("/_/ready").await.0 == 200).await;
     let target = watchdog.addr;
     let calls: Vec<_> = (0..20)
-        .map(|_| tokio::spawn(async move { send(target, Request::get("/").body(full("")).unwrap()).await.unwrap() }))
+        .map(|_| {
+            tokio::spawn(async move {
+                send(target, Request::get("/").body(full("")).unwrap())
+                    .await
+                    .unwrap()
+            })
+        })
         .collect();
     let statuses = async {
         let mut refused = 0;
@@ -68,21 +80,31 @@ async fn exactly_max_inflight_pass() {
 }
 
 /// How many refusals the watchdog has logged.
-async fn refused_calls(watchdog: &Watchdog) -> usize {
+async fn refused_calls(watchdog: &WatchdogProcess) -> usize {
     let _ = watchdog.get("/_/health").await; // a round trip, so that this can only wait, never hang
-    watchdog.stdout.all().matches(" - 429 - ").count()
+    watchdog.stdout.joined_lines().matches(" - 429 - ").count()
 }
 
 #[tokio::test]
 async fn ready_path_asks_the_tenant_but_the_limit_comes_first() {
     let answer = async |request: http::Request<hyper::body::Incoming>| match request.uri().path() {
-        "/warm" => Response::builder().status(418).body(full("warming up")).unwrap(),
+        "/warm" => Response::builder()
+            .status(418)
+            .body(full("warming up"))
+            .unwrap(),
         _ => std::future::pending().await,
     };
-    let watchdog = Watchdog::http(tenant(answer).await, &[("ready_path", "/warm"), ("max_inflight", "1")]);
-    eventually("asked", async || watchdog.get("/_/ready").await == (418, "warming up".to_owned())).await;
+    let watchdog = WatchdogProcess::in_http_mode(
+        start_tenant(answer).await,
+        &[("ready_path", "/warm"), ("max_inflight", "1")],
+    );
+    eventually("asked", async || {
+        watchdog.get("/_/ready").await == (418, "warming up".to_owned())
+    })
+    .await;
     let target = watchdog.addr;
-    let call = tokio::spawn(async move { send(target, Request::get("/").body(full("")).unwrap()).await });
+    let call =
+        tokio::spawn(async move { send(target, Request::get("/").body(full("")).unwrap()).await });
     eventually("full", async || watchdog.get("/_/ready").await.0 == 429).await;
     call.abort();
     eventually("free", async || watchdog.get("/_/ready").await.0 == 418).await;
@@ -92,14 +114,28 @@ async fn ready_path_asks_the_tenant_but_the_limit_comes_first() {
 async fn metrics_have_their_own_port() {
     let metrics = free_addr();
     let port = metrics.port().to_string();
-    let watchdog = Watchdog::start(&[("fprocess", "cat"), ("metrics_port", &port)]);
+    let watchdog = WatchdogProcess::start(&[("fprocess", "cat"), ("metrics_port", &port)]);
     assert_eq!(watchdog.post("/", "x").await.0, 200);
     assert_eq!(watchdog.get("/_/health").await.0, 200);
-    let ask = async || text(send(metrics, Request::get("/metrics").body(full("")).unwrap()).await.unwrap()).await.1;
+    let ask = async || {
+        text(
+            send(metrics, Request::get("/metrics").body(full("")).unwrap())
+                .await
+                .unwrap(),
+        )
+        .await
+        .1
+    };
     let line = "http_requests_total{code=\"200\",method=\"post\"} 1";
     eventually("counted", async || ask().await.contains(line)).await;
     let all = ask().await;
     assert!(all.contains("http_requests_in_flight 0"), "{all}");
-    assert!(all.contains("http_request_duration_seconds_bucket"), "{all}");
-    assert!(!all.contains("method=\"get\""), "health checks are not calls: {all}");
+    assert!(
+        all.contains("http_request_duration_seconds_bucket"),
+        "{all}"
+    );
+    assert!(
+        !all.contains("method=\"get\""),
+        "health checks are not calls: {all}"
+    );
 }

@@ -1,22 +1,22 @@
 //! The contract, row by row, against the real program: `README.md` says which test holds which row.
 
+mod call_transports;
 mod connections;
-mod cuts;
-mod direct;
+mod direct_calls;
 mod files;
 mod fork;
 mod http;
-mod life;
+mod interrupted_calls;
+mod lifecycle;
 mod limits;
-mod memory;
 mod node;
-mod pair;
 mod quic;
 mod renewal;
-mod slow;
+mod shm_calls;
+mod slow_calls;
 mod streams;
 mod support;
 mod tls;
 mod transports;
 mod versions;
-mod ways;
+mod watchdog_pair;

@@ -21,14 +21,14 @@ use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
-pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a process wrote, as far as it has come.
 #[derive(Clone, Default)]
-pub(crate) struct Lines(Arc<(Mutex<Vec<String>>, Condvar)>);
+pub(crate) struct OutputLines(Arc<(Mutex<Vec<String>>, Condvar)>);
 
-impl Lines {
-    fn follow(&self, from: impl std::io::Read + Send + 'static) {
+impl OutputLines {
+    fn follow_output(&self, from: impl std::io::Read + Send + 'static) {
         let lines = self.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(from).lines().map_while(Result::ok) {
@@ -39,80 +39,116 @@ impl Lines {
     }
 
     /// The first line that contains `text`, waited for.
-    pub(crate) fn find(&self, text: &str) -> String {
+    pub(crate) fn wait_for(&self, text: &str) -> String {
         let mut lines = self.0.0.lock().unwrap();
         loop {
             if let Some(line) = lines.iter().find(|line| line.contains(text)) {
                 return line.clone();
             }
-            let (next, late) = self.0.1.wait_timeout(lines, Duration::from_secs(30)).unwrap();
+            let (next, late) = self
+                .0
+                .1
+                .wait_timeout(lines, Duration::from_secs(30))
+                .unwrap();
             lines = next;
             assert!(!late.timed_out(), "no line with {text:?} in {lines:?}");
         }
     }
 
-    pub(crate) fn all(&self) -> String {
+    pub(crate) fn joined_lines(&self) -> String {
         self.0.0.lock().unwrap().join("\n")
     }
 }
 
 /// A running watchdog; killed when dropped.
-pub(crate) struct Watchdog {
+pub(crate) struct WatchdogProcess {
     pub(crate) child: Child,
-    pub(crate) stdout: Lines,
-    pub(crate) stderr: Lines,
+    pub(crate) stdout: OutputLines,
+    pub(crate) stderr: OutputLines,
     pub(crate) temp: TempDir,
     pub(crate) addr: SocketAddr,
 }
 
-pub(crate) fn program() -> &'static str {
+pub(crate) fn program_path() -> &'static str {
     env!("CARGO_BIN_EXE_nearpath-watchdog")
 }
 
 /// The program with a clean environment, a port of its own choice and notes in `TMPDIR/notes`.
-pub(crate) fn command(temp: &TempDir, variables: &[(&str, &str)]) -> Command {
+pub(crate) fn watchdog_command(temp: &TempDir, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new("sh");
-    command.args(["-c", "exec \"$0\" 3>\"$TMPDIR/notes\"", program()]).env_clear();
-    command.env("PATH", std::env::var_os("PATH").unwrap()).env("TMPDIR", temp.path()).env("NEARPATH_NOTES_FD", "3");
-    command.envs([("port", "0"), ("bind_address", "127.0.0.1"), ("metrics_port", "0"), ("healthcheck_interval", "0")]);
-    command.envs(variables.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["-c", "exec \"$0\" 3>\"$TMPDIR/notes\"", program_path()])
+        .env_clear();
+    command
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("TMPDIR", temp.path())
+        .env("NEARPATH_NOTES_FD", "3");
+    command.envs([
+        ("port", "0"),
+        ("bind_address", "127.0.0.1"),
+        ("metrics_port", "0"),
+        ("healthcheck_interval", "0"),
+    ]);
+    command
+        .envs(variables.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
-impl Watchdog {
+impl WatchdogProcess {
     /// Starts one and waits until it listens.
     pub(crate) fn start(variables: &[(&str, &str)]) -> Self {
-        Self::run(|temp| command(temp, variables))
+        Self::spawn(|temp| watchdog_command(temp, variables))
     }
 
-    pub(crate) fn run(make: impl FnOnce(&TempDir) -> Command) -> Self {
+    pub(crate) fn spawn(make: impl FnOnce(&TempDir) -> Command) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let mut child = make(&temp).spawn().unwrap();
-        let (stdout, stderr) = (Lines::default(), Lines::default());
-        stdout.follow(child.stdout.take().unwrap());
-        stderr.follow(child.stderr.take().unwrap());
-        let line = stderr.find("listening on ");
-        let addr = line.split("listening on ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
-        Self { child, stdout, stderr, temp, addr }
+        let (stdout, stderr) = (OutputLines::default(), OutputLines::default());
+        stdout.follow_output(child.stdout.take().unwrap());
+        stderr.follow_output(child.stderr.take().unwrap());
+        let line = stderr.wait_for("listening on ");
+        let addr = line
+            .split("listening on ")
+            .nth(1)
+            .unwrap()
+            .split(',')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
+        Self {
+            child,
+            stdout,
+            stderr,
+            temp,
+            addr,
+        }
     }
 
     /// Mode `http` in front of `tenant`; the process is one that only waits.
-    pub(crate) fn http(tenant: SocketAddr, more: &[(&str, &str)]) -> Self {
+    pub(crate) fn in_http_mode(tenant: SocketAddr, more: &[(&str, &str)]) -> Self {
         let url = format!("http://{tenant}");
-        let base = [("mode", "http"), ("fprocess", "sleep 1000"), ("upstream_url", url.as_str())];
+        let base = [
+            ("mode", "http"),
+            ("fprocess", "sleep 1000"),
+            ("upstream_url", url.as_str()),
+        ];
         Self::start(&[&base, more].concat())
     }
 
-    pub(crate) fn notes(&self) -> String {
+    pub(crate) fn read_notes(&self) -> String {
         std::fs::read_to_string(self.temp.path().join("notes")).unwrap_or_default()
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub(crate) fn send_signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits for its end.
-    pub(crate) async fn ended(&mut self) -> ExitStatus {
+    pub(crate) async fn wait_exit(&mut self) -> ExitStatus {
         within(async {
             loop {
                 if let Some(status) = self.child.try_wait().unwrap() {
@@ -126,22 +162,32 @@ impl Watchdog {
 
     /// Status and body of a GET on a new connection.
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {
-        text(send(self.addr, Request::get(path).body(full("")).unwrap()).await.unwrap()).await
+        text(
+            send(self.addr, Request::get(path).body(full("")).unwrap())
+                .await
+                .unwrap(),
+        )
+        .await
     }
 
     pub(crate) async fn post(&self, path: &str, body: &str) -> (u16, String) {
-        text(send(self.addr, Request::post(path).body(full(body)).unwrap()).await.unwrap()).await
+        text(
+            send(self.addr, Request::post(path).body(full(body)).unwrap())
+                .await
+                .unwrap(),
+        )
+        .await
     }
 }
 
-impl Drop for Watchdog {
+impl Drop for WatchdogProcess {
     /// Stops it by signals, so that it ends the tenant's process too; each one skips one step of the order of a stop.
     fn drop(&mut self) {
         for _ in 0..500 {
             if self.child.try_wait().unwrap().is_some() {
                 return;
             }
-            self.signal(Signal::TERM);
+            self.send_signal(Signal::TERM);
             std::thread::sleep(Duration::from_millis(10));
         }
         let _ = self.child.kill();
@@ -154,61 +200,80 @@ pub(crate) fn full(text: &str) -> Full<Bytes> {
 }
 
 /// A body made of frames as they are sent into the channel.
-pub(crate) fn frames()
--> (mpsc::Sender<Result<Frame<Bytes>, BoxError>>, impl hyper::body::Body<Data = Bytes, Error = BoxError> + Send + Unpin)
-{
+pub(crate) fn frames() -> (
+    mpsc::Sender<Result<Frame<Bytes>, AnyError>>,
+    impl hyper::body::Body<Data = Bytes, Error = AnyError> + Send + Unpin,
+) {
     let (sender, receiver) = mpsc::channel(1);
-    let next = async |mut receiver: mpsc::Receiver<_>| receiver.recv().await.map(|frame| (frame, receiver));
-    (sender, Box::pin(StreamBody::new(stream::unfold(receiver, next))))
+    let next = async |mut receiver: mpsc::Receiver<_>| {
+        receiver.recv().await.map(|frame| (frame, receiver))
+    };
+    (
+        sender,
+        Box::pin(StreamBody::new(stream::unfold(receiver, next))),
+    )
 }
 
 pub(crate) async fn text(response: Response<Incoming>) -> (u16, String) {
     let status = response.status().as_u16();
-    let bytes = within(response.into_body().collect()).await.unwrap().to_bytes();
+    let bytes = within(response.into_body().collect())
+        .await
+        .unwrap()
+        .to_bytes();
     (status, String::from_utf8(bytes.to_vec()).unwrap())
 }
 
 /// Sends on a new connection; the request's version chooses the protocol.
-pub(crate) async fn send<B>(addr: SocketAddr, mut request: Request<B>) -> hyper::Result<Response<Incoming>>
+pub(crate) async fn send<B>(
+    addr: SocketAddr,
+    mut request: Request<B>,
+) -> hyper::Result<Response<Incoming>>
 where
     B: Body + Send + Unpin + 'static,
     B::Data: Send,
-    B::Error: Into<BoxError>,
+    B::Error: Into<AnyError>,
 {
     let io = TokioIo::new(TcpStream::connect(addr).await.unwrap());
     if request.version() == Version::HTTP_2 {
         let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
         tokio::spawn(connection);
-        *request.uri_mut() = format!("http://{addr}{}", request.uri().path()).parse().unwrap();
+        *request.uri_mut() = format!("http://{addr}{}", request.uri().path())
+            .parse()
+            .unwrap();
         return within(sender.send_request(request)).await;
     }
-    request.headers_mut().entry("host").or_insert(http::HeaderValue::from_static("function"));
+    request
+        .headers_mut()
+        .entry("host")
+        .or_insert(http::HeaderValue::from_static("function"));
     let (mut sender, connection) = http1::handshake(io).await?;
     tokio::spawn(connection.with_upgrades());
     within(sender.send_request(request)).await
 }
 
 /// A tenant that will leave: a port that listens until its listener is dropped, and what keeps others from it after that.
-pub(crate) fn leaving() -> (TcpListener, TcpSocket) {
+pub(crate) fn closable_listener() -> (TcpListener, TcpSocket) {
     let at = |addr: SocketAddr| {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_reuseport(true).unwrap();
         socket.bind(addr).unwrap();
         socket
     };
-    let place = at(SocketAddr::from(([127, 0, 0, 1], 0)));
-    let listener = at(place.local_addr().unwrap()).listen(16).unwrap();
-    (listener, place)
+    let reserved_socket = at(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let listener = at(reserved_socket.local_addr().unwrap())
+        .listen(16)
+        .unwrap();
+    (listener, reserved_socket)
 }
 
 /// A tenant's server that answers with `answer`.
-pub(crate) async fn tenant<F, R, B>(answer: F) -> SocketAddr
+pub(crate) async fn start_tenant<F, R, B>(answer: F) -> SocketAddr
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Response<B>> + Send + 'static,
     B: Body + Send + 'static,
     B::Data: Send,
-    B::Error: Into<BoxError>,
+    B::Error: Into<AnyError>,
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -221,7 +286,9 @@ where
                     async move { Ok::<_, Infallible>(answer.await) }
                 });
                 let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-                let _ = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
+                let _ = builder
+                    .serve_connection_with_upgrades(TokioIo::new(stream), service)
+                    .await;
             });
         }
     });
@@ -229,6 +296,6 @@ where
 }
 
 /// A tenant that says `hello`.
-pub(crate) async fn hello() -> SocketAddr {
-    tenant(async |_| Response::new(full("hello"))).await
+pub(crate) async fn start_hello_tenant() -> SocketAddr {
+    start_tenant(async |_| Response::new(full("hello"))).await
 }

@@ -16,26 +16,29 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::Notify;
 
 /// The header that tells calls apart.
-pub(crate) const NUMBER: &str = "x-number";
+pub(crate) const NUMBER_HEADER: &str = "x-number";
 /// Calls of this path wait until they may go on.
-pub(crate) const HELD: &str = "/held";
+pub(crate) const HELD_PATH: &str = "/held";
 
 /// See the module's text. Clones are the same one.
 #[derive(Clone, Default)]
-pub(crate) struct Handler(Rc<Inner>);
+pub(crate) struct CountingHandler(Rc<HandlerState>);
 
 #[derive(Default)]
-struct Inner {
+struct HandlerState {
     runs: RefCell<HashMap<String, u32>>,
-    began: Notify,
-    go: Notify,
+    held_started: Notify,
+    released: Notify,
 }
 
-impl Handler {
+impl CountingHandler {
     /// Answers on this socket, which may be another namespace's. Ends with the test's runtime.
     pub(crate) fn serve(&self, listener: TcpListener) {
         listener.set_nonblocking(true).unwrap();
-        let (listener, handler) = (tokio::net::TcpListener::from_std(listener).unwrap(), self.clone());
+        let (listener, handler) = (
+            tokio::net::TcpListener::from_std(listener).unwrap(),
+            self.clone(),
+        );
         tokio::task::spawn_local(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let handler = handler.clone();
@@ -43,46 +46,64 @@ impl Handler {
                     let handler = handler.clone();
                     async move { Ok::<_, Infallible>(handler.answer(request).await) }
                 });
-                tokio::task::spawn_local(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
+                tokio::task::spawn_local(
+                    http1::Builder::new().serve_connection(TokioIo::new(stream), answer),
+                );
             }
         });
     }
 
     async fn answer(self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let number = request.headers().get(NUMBER).map(|number| number.to_str().unwrap().to_owned());
-        *self.0.runs.borrow_mut().entry(number.unwrap_or_default()).or_default() += 1;
-        if request.uri().path() == HELD {
-            self.0.began.notify_one();
-            self.0.go.notified().await;
+        let number = request
+            .headers()
+            .get(NUMBER_HEADER)
+            .map(|number| number.to_str().unwrap().to_owned());
+        *self
+            .0
+            .runs
+            .borrow_mut()
+            .entry(number.unwrap_or_default())
+            .or_default() += 1;
+        if request.uri().path() == HELD_PATH {
+            self.0.held_started.notify_one();
+            self.0.released.notified().await;
         }
         match request.into_body().collect().await {
             Ok(body) => Response::new(Full::new(body.to_bytes())),
-            Err(_) => Response::builder().status(400).body(Full::default()).unwrap(),
+            Err(_) => Response::builder()
+                .status(400)
+                .body(Full::default())
+                .unwrap(),
         }
     }
 
     /// A held call has reached the handler.
-    pub(crate) async fn began(&self) {
-        self.0.began.notified().await;
+    pub(crate) async fn wait_held(&self) {
+        self.0.held_started.notified().await;
     }
 
     /// One held call may go on.
-    pub(crate) fn go(&self) {
-        self.0.go.notify_one();
+    pub(crate) fn release_one(&self) {
+        self.0.released.notify_one();
     }
 
     /// How often the call of that number has run.
-    pub(crate) fn runs(&self, number: u32) -> u32 {
-        self.0.runs.borrow().get(&number.to_string()).copied().unwrap_or(0)
+    pub(crate) fn run_count(&self, number: u32) -> u32 {
+        self.0
+            .runs
+            .borrow()
+            .get(&number.to_string())
+            .copied()
+            .unwrap_or(0)
     }
 
     /// Calls that have run.
-    pub(crate) fn calls(&self) -> usize {
+    pub(crate) fn call_count(&self) -> usize {
         self.0.runs.borrow().len()
     }
 
     /// Whether no call has run more often than once.
-    pub(crate) fn none_twice(&self) -> bool {
+    pub(crate) fn all_ran_once(&self) -> bool {
         self.0.runs.borrow().values().all(|runs| *runs == 1)
     }
 }

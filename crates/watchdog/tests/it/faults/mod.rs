@@ -5,10 +5,10 @@
 
 #![cfg(target_os = "linux")]
 
+mod address_changes;
 mod caller;
 mod handler;
-mod motion;
 mod nat;
 mod packets;
-mod place;
 mod silence;
+mod two_machines;

@@ -4,37 +4,46 @@ use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
-use nearpath_testkit::lab::Node;
+use nearpath_testkit::lab::LabNode;
 use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 
-use crate::faults::caller::socket;
+use crate::faults::caller::bind_socket;
 
 /// See the module's text. On the caller's machine.
-pub(crate) struct Nat {
-    node: Node,
+pub(crate) struct TestNat {
+    node: LabNode,
     inside: Rc<UdpSocket>,
     worker: SocketAddr,
-    mapping: RefCell<Option<Mapping>>,
+    mapping: RefCell<Option<PortMapping>>,
 }
 
 /// One port outside, and the two directions through it.
-struct Mapping {
+struct PortMapping {
     port: u16,
     directions: [AbortHandle; 2],
 }
 
-impl Nat {
-    pub(crate) fn new(node: &Node, worker: SocketAddr) -> Self {
+impl TestNat {
+    pub(crate) fn new(node: &LabNode, worker: SocketAddr) -> Self {
         let inside = Rc::new(tokio_socket(node));
-        let nat = Self { node: node.clone(), inside, worker, mapping: RefCell::new(None) };
-        nat.forget();
+        let nat = Self {
+            node: node.clone(),
+            inside,
+            worker,
+            mapping: RefCell::new(None),
+        };
+        nat.change_port();
         nat
     }
 
     /// Where the caller sends.
     pub(crate) fn addr(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.inside.local_addr().unwrap().port()).into()
+        (
+            Ipv4Addr::LOCALHOST,
+            self.inside.local_addr().unwrap().port(),
+        )
+            .into()
     }
 
     /// The port that the worker sees.
@@ -43,7 +52,7 @@ impl Nat {
     }
 
     /// From now on there is another port outside; what comes to the old one goes nowhere.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn change_port(&self) {
         let outside = Rc::new(tokio_socket(&self.node));
         let port = outside.local_addr().unwrap().port();
         let caller = Rc::new(RefCell::new(None));
@@ -65,15 +74,18 @@ impl Nat {
                 }
             }
         });
-        let mapping = Mapping { port, directions: [out.abort_handle(), back.abort_handle()] };
+        let mapping = PortMapping {
+            port,
+            directions: [out.abort_handle(), back.abort_handle()],
+        };
         if let Some(old) = self.mapping.replace(Some(mapping)) {
             old.directions.iter().for_each(AbortHandle::abort);
         }
     }
 }
 
-fn tokio_socket(node: &Node) -> UdpSocket {
-    let socket = socket(node);
+fn tokio_socket(node: &LabNode) -> UdpSocket {
+    let socket = bind_socket(node);
     socket.set_nonblocking(true).unwrap();
     UdpSocket::from_std(socket).unwrap()
 }

@@ -1,13 +1,13 @@
 //! Takes a stream apart, however it was cut in pieces.
 
 use bytes::{Buf, Bytes, BytesMut};
-use nearpath_types::head::{BadHead, Fields, MAX_HEAD};
+use nearpath_types::head::{HeadError, HeadFields, MAX_HEAD_BYTES};
 
-use super::{Fault, Opening, TRAILERS, UNKNOWN};
+use super::{CallOpening, FrameError, TRAILERS_FLAG, UNKNOWN_LENGTH};
 
 /// What a stream holds, in order: one opening, pieces of the body, perhaps trailers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece<O> {
+pub enum StreamPiece<O> {
     /// The opening and the head's bytes, which were checked.
     Opening(O, Bytes),
     /// Of the body.
@@ -18,48 +18,62 @@ pub enum Piece<O> {
 
 /// Takes a stream apart, however it was cut in pieces. It holds back at most an opening and a head.
 #[derive(Debug)]
-pub struct Decoder<O> {
-    held: BytesMut,
-    stage: Stage<O>,
-    left: Option<u64>,
+pub struct FrameDecoder<O> {
+    buffer: BytesMut,
+    stage: DecoderStage<O>,
+    remaining: Option<u64>,
 }
 
 #[derive(Debug)]
-enum Stage<O> {
+enum DecoderStage<O> {
     Opening,
     Head(O, usize),
-    Between,
+    BetweenFrames,
     Data(usize),
     Trailers(usize),
-    Over,
+    Ended,
 }
 
-impl<O: Opening> Decoder<O> {
+impl<O: CallOpening> FrameDecoder<O> {
     /// At the beginning of a stream.
     pub fn new() -> Self {
-        Self { held: BytesMut::new(), stage: Stage::Opening, left: None }
+        Self {
+            buffer: BytesMut::new(),
+            stage: DecoderStage::Opening,
+            remaining: None,
+        }
     }
 
-    /// Where to read into: what lies in it is looked at by [`piece`](Self::piece).
-    pub fn held(&mut self) -> &mut BytesMut {
-        &mut self.held
+    /// Where to read into: what lies in it is looked at by [`next_piece`](Self::piece).
+    pub fn buffer_mut(&mut self) -> &mut BytesMut {
+        &mut self.buffer
     }
 
     /// The next piece of what is held; nothing when more is needed.
     ///
     /// # Errors
     /// See [`Fault`].
-    pub fn piece(&mut self) -> Result<Option<Piece<O>>, Fault> {
+    pub fn next_piece(&mut self) -> Result<Option<StreamPiece<O>>, FrameError> {
         loop {
-            match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::Opening if self.held.len() >= O::SIZE => self.opening()?,
-                Stage::Head(opening, length) if self.held.len() >= length => {
-                    return self.head(opening, length).map(Some);
+            match std::mem::replace(&mut self.stage, DecoderStage::Ended) {
+                DecoderStage::Opening if self.buffer.len() >= O::SIZE_BYTES => {
+                    self.decode_opening()?
                 }
-                Stage::Between if self.held.len() >= 4 => self.between()?,
-                Stage::Data(length) if !self.held.is_empty() => return self.data(length).map(Some),
-                Stage::Trailers(length) if self.held.len() >= length => return self.trailers(length).map(Some),
-                Stage::Over if !self.held.is_empty() => return Err(Fault::AfterTrailers),
+                DecoderStage::Head(opening, length) if self.buffer.len() >= length => {
+                    return self.decode_head(opening, length).map(Some);
+                }
+                DecoderStage::BetweenFrames if self.buffer.len() >= 4 => {
+                    self.decode_frame_header()?
+                }
+                DecoderStage::Data(length) if !self.buffer.is_empty() => {
+                    return self.decode_data(length).map(Some);
+                }
+                DecoderStage::Trailers(length) if self.buffer.len() >= length => {
+                    return self.decode_trailers(length).map(Some);
+                }
+                DecoderStage::Ended if !self.buffer.is_empty() => {
+                    return Err(FrameError::DataAfterTrailers);
+                }
                 waiting => {
                     self.stage = waiting;
                     return Ok(None);
@@ -72,73 +86,81 @@ impl<O: Opening> Decoder<O> {
     ///
     /// # Errors
     /// When it ended too early.
-    pub fn end(&self) -> Result<(), Fault> {
+    pub fn check_end(&self) -> Result<(), FrameError> {
         match self.stage {
-            Stage::Between | Stage::Over if !self.held.is_empty() => Err(Fault::Cut),
-            Stage::Between | Stage::Over => match self.left {
+            DecoderStage::BetweenFrames | DecoderStage::Ended if !self.buffer.is_empty() => {
+                Err(FrameError::Truncated)
+            }
+            DecoderStage::BetweenFrames | DecoderStage::Ended => match self.remaining {
                 None | Some(0) => Ok(()),
-                Some(_) => Err(Fault::Length),
+                Some(_) => Err(FrameError::WrongLength),
             },
-            _ => Err(Fault::Cut),
+            _ => Err(FrameError::Truncated),
         }
     }
 
     /// Bytes of the body that are still to come, if that is known.
-    pub fn left(&self) -> Option<u64> {
-        self.left
+    pub fn remaining(&self) -> Option<u64> {
+        self.remaining
     }
 
-    fn opening(&mut self) -> Result<(), Fault> {
-        let bytes = self.held.split_to(O::SIZE);
-        let (opening, head) = O::read(&mut &bytes[..])?;
-        if head > MAX_HEAD {
-            return Err(Fault::Head(BadHead::TooMany));
+    fn decode_opening(&mut self) -> Result<(), FrameError> {
+        let bytes = self.buffer.split_to(O::SIZE_BYTES);
+        let (opening, head) = O::read_from(&mut &bytes[..])?;
+        if head > MAX_HEAD_BYTES {
+            return Err(FrameError::Head(HeadError::TooMany));
         }
-        self.left = (opening.total() != UNKNOWN).then(|| opening.total());
-        self.stage = Stage::Head(opening, head as usize);
+        self.remaining = (opening.body_length() != UNKNOWN_LENGTH).then(|| opening.body_length());
+        self.stage = DecoderStage::Head(opening, head as usize);
         Ok(())
     }
 
-    fn head(&mut self, opening: O, length: usize) -> Result<Piece<O>, Fault> {
-        let head = self.held.split_to(length).freeze();
-        Fields::new(&head).check()?;
-        self.stage = Stage::Between;
-        Ok(Piece::Opening(opening, head))
+    fn decode_head(&mut self, opening: O, length: usize) -> Result<StreamPiece<O>, FrameError> {
+        let head = self.buffer.split_to(length).freeze();
+        HeadFields::new(&head).check_all()?;
+        self.stage = DecoderStage::BetweenFrames;
+        Ok(StreamPiece::Opening(opening, head))
     }
 
-    fn between(&mut self) -> Result<(), Fault> {
-        let length = self.held.get_u32_le();
-        let bytes = (length & !TRAILERS) as usize;
-        self.stage = match length & TRAILERS != 0 {
-            true if bytes > MAX_HEAD as usize => return Err(Fault::Head(BadHead::TooMany)),
-            true => Stage::Trailers(bytes),
-            false if bytes == 0 => Stage::Between,
-            false => Stage::Data(bytes),
+    fn decode_frame_header(&mut self) -> Result<(), FrameError> {
+        let length = self.buffer.get_u32_le();
+        let bytes = (length & !TRAILERS_FLAG) as usize;
+        self.stage = match length & TRAILERS_FLAG != 0 {
+            true if bytes > MAX_HEAD_BYTES as usize => {
+                return Err(FrameError::Head(HeadError::TooMany));
+            }
+            true => DecoderStage::Trailers(bytes),
+            false if bytes == 0 => DecoderStage::BetweenFrames,
+            false => DecoderStage::Data(bytes),
         };
-        match (&self.stage, self.left) {
-            (Stage::Data(bytes), Some(left)) if *bytes as u64 > left => Err(Fault::Length),
+        match (&self.stage, self.remaining) {
+            (DecoderStage::Data(bytes), Some(left)) if *bytes as u64 > left => {
+                Err(FrameError::WrongLength)
+            }
             _ => Ok(()),
         }
     }
 
-    fn data(&mut self, length: usize) -> Result<Piece<O>, Fault> {
-        let piece = self.held.split_to(length.min(self.held.len())).freeze();
-        self.left = self.left.map(|left| left.saturating_sub(piece.len() as u64)); // a frame is never longer
+    fn decode_data(&mut self, length: usize) -> Result<StreamPiece<O>, FrameError> {
+        let piece = self.buffer.split_to(length.min(self.buffer.len())).freeze();
+        self.remaining = self
+            .remaining
+            .map(|left| left.saturating_sub(piece.len() as u64)); // a frame is never longer
         self.stage = match length - piece.len() {
-            0 => Stage::Between,
-            more => Stage::Data(more),
+            0 => DecoderStage::BetweenFrames,
+            more => DecoderStage::Data(more),
         };
-        Ok(Piece::Data(piece))
+        Ok(StreamPiece::Data(piece))
     }
 
-    fn trailers(&mut self, length: usize) -> Result<Piece<O>, Fault> {
-        let trailers = self.held.split_to(length).freeze();
-        Fields::new(&trailers).check()?;
-        Ok(Piece::Trailers(trailers)) // and nothing after them
+    fn decode_trailers(&mut self, length: usize) -> Result<StreamPiece<O>, FrameError> {
+        let trailers = self.buffer.split_to(length).freeze();
+        HeadFields::new(&trailers).check_all()?;
+        Ok(StreamPiece::Trailers(trailers)) // and nothing after them
     }
 }
 
-impl<O: Opening> Default for Decoder<O> {
+impl<O: CallOpening> Default for FrameDecoder<O> {
     fn default() -> Self {
         Self::new()
     }
@@ -151,44 +173,64 @@ mod tests {
     use bytes::BufMut;
     use proptest::prelude::*;
 
-    fn asked() -> impl Strategy<Value = Asked> {
-        (any::<bool>(), any::<u64>(), any::<[u8; 16]>(), any::<[u8; 8]>())
-            .prop_map(|(event, patience, trace, span)| Asked { event, total: UNKNOWN, patience, trace, span })
+    fn any_request_opening() -> impl Strategy<Value = RequestOpening> {
+        (
+            any::<bool>(),
+            any::<u64>(),
+            any::<[u8; 16]>(),
+            any::<[u8; 8]>(),
+        )
+            .prop_map(|(event, patience, trace, span)| RequestOpening {
+                is_event: event,
+                body_length: UNKNOWN_LENGTH,
+                timeout_nanos: patience,
+                trace_id: trace,
+                span_id: span,
+            })
     }
 
-    fn head(name: &str) -> Vec<u8> {
+    fn header_field(name: &str) -> Vec<u8> {
         [&[name.len() as u8, 0, 1, 0], name.as_bytes(), b"v"].concat()
     }
 
-    fn written(asked: &Asked, head: &[u8], body: &[Vec<u8>], trailers_too: bool) -> Vec<u8> {
+    fn encode_call(
+        opening: &RequestOpening,
+        head: &[u8],
+        body: &[Vec<u8>],
+        trailers_too: bool,
+    ) -> Vec<u8> {
         let mut out = BytesMut::new();
-        asked.write(head.len() as u32, &mut out);
+        opening.write_to(head.len() as u32, &mut out);
         out.put_slice(head);
         for piece in body {
-            out.put_slice(&data(piece.len()));
+            out.put_slice(&data_frame_header(piece.len()));
             out.put_slice(piece);
         }
         if trailers_too {
-            out.put_slice(&trailers(head.len()));
+            out.put_slice(&trailers_frame_header(head.len()));
             out.put_slice(head);
         }
         out.to_vec()
     }
 
     /// Opening, head, body, trailers of a stream that comes in chunks.
-    fn read(bytes: &[u8], chunk: usize) -> Result<(Asked, Bytes, Vec<u8>, Option<Bytes>), Fault> {
-        let (mut decoder, mut opening, mut body, mut last) = (Decoder::new(), None, Vec::new(), None);
+    fn decode_call(
+        bytes: &[u8],
+        chunk: usize,
+    ) -> Result<(RequestOpening, Bytes, Vec<u8>, Option<Bytes>), FrameError> {
+        let (mut decoder, mut opening, mut body, mut last) =
+            (FrameDecoder::new(), None, Vec::new(), None);
         for chunk in bytes.chunks(chunk) {
-            decoder.held().put_slice(chunk);
-            while let Some(piece) = decoder.piece()? {
+            decoder.buffer_mut().put_slice(chunk);
+            while let Some(piece) = decoder.next_piece()? {
                 match piece {
-                    Piece::Opening(asked, head) => opening = Some((asked, head)),
-                    Piece::Data(data) => body.extend_from_slice(&data),
-                    Piece::Trailers(trailers) => last = Some(trailers),
+                    StreamPiece::Opening(asked, head) => opening = Some((asked, head)),
+                    StreamPiece::Data(data) => body.extend_from_slice(&data),
+                    StreamPiece::Trailers(trailers) => last = Some(trailers),
                 }
             }
         }
-        decoder.end()?;
+        decoder.check_end()?;
         let (asked, head) = opening.expect("the end is good only after the opening");
         Ok((asked, head, body, last))
     }
@@ -196,58 +238,115 @@ mod tests {
     proptest! {
         #[test]
         fn written_and_read_in_any_pieces(
-            mut asked in asked(), known: bool, body in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..50), 0..5),
+            mut asked in any_request_opening(), known: bool, body in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..50), 0..5),
             trailers: bool, chunk in 1usize..80,
         ) {
             let whole = body.concat();
             if known {
-                asked.total = whole.len() as u64;
+                asked.body_length = whole.len() as u64;
             }
-            let bytes = written(&asked, &head("name"), &body, trailers);
-            let wanted = (asked, Bytes::from(head("name")), whole, trailers.then(|| Bytes::from(head("name"))));
-            prop_assert_eq!(read(&bytes, chunk), Ok(wanted));
+            let bytes = encode_call(&asked, &header_field("name"), &body, trailers);
+            let wanted = (asked, Bytes::from(header_field("name")), whole, trailers.then(|| Bytes::from(header_field("name"))));
+            prop_assert_eq!(decode_call(&bytes, chunk), Ok(wanted));
         }
 
         #[test]
-        fn a_beginning_is_never_taken_for_the_whole(asked in asked(), body in proptest::collection::vec(any::<u8>(), 1..50), cut: usize) {
-            let asked = Asked { total: body.len() as u64, ..asked };
-            let bytes = written(&asked, &head("name"), &[body], true);
-            let cut = cut % (bytes.len() - head("name").len() - 4); // trailers may be missing, the body not
-            prop_assert!(read(&bytes[..cut], 7).is_err());
+        fn a_beginning_is_never_taken_for_the_whole(asked in any_request_opening(), body in proptest::collection::vec(any::<u8>(), 1..50), cut: usize) {
+            let asked = RequestOpening { body_length: body.len() as u64, ..asked };
+            let bytes = encode_call(&asked, &header_field("name"), &[body], true);
+            let cut = cut % (bytes.len() - header_field("name").len() - 4); // trailers may be missing, the body not
+            prop_assert!(decode_call(&bytes[..cut], 7).is_err());
         }
 
         #[test]
         fn any_bytes_are_read_without_harm(bytes: Vec<u8>, chunk in 1usize..20) {
-            let _ = read(&bytes, chunk);
+            let _ = decode_call(&bytes, chunk);
         }
 
         #[test]
-        fn answers_too(platform: bool, status in 100u16..1000, reason: u16, total: u64) {
-            let answered = Answered { platform, status, reason, total };
+        fn answers_too(is_platform: bool, status in 100u16..1000, reason_number: u16, body_length: u64) {
+            let answered = ResponseOpening { is_platform, status, reason_number, body_length };
             let mut out = BytesMut::new();
-            answered.write(7, &mut out);
-            prop_assert_eq!(out.len(), ANSWERED);
-            prop_assert_eq!(Answered::read(&mut &out[..]), Ok((answered, 7)));
+            answered.write_to(7, &mut out);
+            prop_assert_eq!(out.len(), RESPONSE_OPENING_BYTES);
+            prop_assert_eq!(ResponseOpening::read_from(&mut &out[..]), Ok((answered, 7)));
         }
     }
 
     #[test]
-    fn faults() {
-        let good = Asked { event: false, total: 3, patience: 0, trace: [0; 16], span: [0; 8] };
-        let bytes = |body: &[Vec<u8>]| written(&good, b"", body, false);
+    fn malformed_streams_are_errors() {
+        let good = RequestOpening {
+            is_event: false,
+            body_length: 3,
+            timeout_nanos: 0,
+            trace_id: [0; 16],
+            span_id: [0; 8],
+        };
+        let bytes = |body: &[Vec<u8>]| encode_call(&good, b"", body, false);
         let with = |at: usize, value: u8| {
             let mut bytes = bytes(&[b"abc".to_vec()]);
             bytes[at] = value;
-            read(&bytes, 9).unwrap_err()
+            decode_call(&bytes, 9).unwrap_err()
         };
-        assert_eq!((with(0, 2), with(1, 2), with(2, 1)), (Fault::Version(2), Fault::Flag, Fault::Flag));
-        assert_eq!(with(7, 1), Fault::Head(BadHead::TooMany));
-        assert_eq!(read(&bytes(&[b"ab".to_vec()]), 9), Err(Fault::Length));
-        assert_eq!(read(&bytes(&[b"abcd".to_vec()]), 9), Err(Fault::Length));
-        assert_eq!(read(&[&bytes(&[b"abc".to_vec()])[..], &trailers(0), &[0]].concat(), 9), Err(Fault::AfterTrailers));
         assert_eq!(
-            Answered::read(&mut &[VERSION, 0, 99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..]),
-            Err(Fault::Status(99))
+            (with(0, 2), with(1, 2), with(2, 1)),
+            (
+                FrameError::Version(2),
+                FrameError::UnknownFlag,
+                FrameError::UnknownFlag
+            )
+        );
+        assert_eq!(with(7, 1), FrameError::Head(HeadError::TooMany));
+        assert_eq!(
+            decode_call(&bytes(&[b"ab".to_vec()]), 9),
+            Err(FrameError::WrongLength)
+        );
+        assert_eq!(
+            decode_call(&bytes(&[b"abcd".to_vec()]), 9),
+            Err(FrameError::WrongLength)
+        );
+        assert_eq!(
+            decode_call(
+                &[
+                    &bytes(&[b"abc".to_vec()])[..],
+                    &trailers_frame_header(0),
+                    &[0]
+                ]
+                .concat(),
+                9
+            ),
+            Err(FrameError::DataAfterTrailers)
+        );
+        assert_eq!(
+            ResponseOpening::read_from(
+                &mut &[
+                    CALL_PROTOCOL_VERSION,
+                    0,
+                    99,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0
+                ][..]
+            ),
+            Err(FrameError::Status(99))
         );
     }
 }

@@ -7,182 +7,202 @@ mod decoder;
 
 use bytes::{Buf, BufMut, BytesMut};
 use nearpath_types::Reason;
-use nearpath_types::head::{BadHead, MAX_HEAD};
+use nearpath_types::head::{HeadError, MAX_HEAD_BYTES};
 
-pub use decoder::{Decoder, Piece};
+pub use decoder::{FrameDecoder, StreamPiece};
 
 /// The version of this contract.
-pub const VERSION: u8 = 1;
+pub const CALL_PROTOCOL_VERSION: u8 = 1;
 /// Bytes of a request's opening, without its head.
-pub const ASKED: usize = 48;
+pub const REQUEST_OPENING_BYTES: usize = 48;
 /// Bytes of an answer's opening, without its head.
-pub const ANSWERED: usize = 24;
+pub const RESPONSE_OPENING_BYTES: usize = 24;
 /// The body's length is not known before its end.
-pub const UNKNOWN: u64 = u64::MAX;
+pub const UNKNOWN_LENGTH: u64 = u64::MAX;
 /// The frame holds the trailers.
-const TRAILERS: u32 = 1 << 31;
+const TRAILERS_FLAG: u32 = 1 << 31;
 /// Longest frame of a body that is written, in bytes.
-pub const LONGEST: usize = TRAILERS as usize - 1;
+pub const MAX_FRAME_BYTES: usize = TRAILERS_FLAG as usize - 1;
 
 /// What a caller says first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestOpening {
     /// Nobody waits for an answer.
-    pub event: bool,
-    /// Bytes of the body, or [`UNKNOWN`].
-    pub total: u64,
+    pub is_event: bool,
+    /// Bytes of the body, or [`UNKNOWN_LENGTH`].
+    pub body_length: u64,
     /// Nanoseconds that the caller will wait; 0: it did not say.
-    pub patience: u64,
+    pub timeout_nanos: u64,
     /// Trace id and parent's span id (W3C Trace Context); zeros: none.
-    pub trace: [u8; 16],
+    pub trace_id: [u8; 16],
     /// See there.
-    pub span: [u8; 8],
+    pub span_id: [u8; 8],
 }
 
 /// What is answered first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answered {
+pub struct ResponseOpening {
     /// The platform says so, not the function.
-    pub platform: bool,
+    pub is_platform: bool,
     /// HTTP status.
     pub status: u16,
     /// A number of `contract/reasons.toml`, or 0.
-    pub reason: u16,
-    /// Bytes of the body, or [`UNKNOWN`].
-    pub total: u64,
+    pub reason_number: u16,
+    /// Bytes of the body, or [`UNKNOWN_LENGTH`].
+    pub body_length: u64,
 }
 
-impl Answered {
-    /// Why the platform refuses or has no answer; `None`: it is the function's own.
-    pub fn refusal(&self) -> Option<Reason> {
-        Reason::ALL.iter().copied().find(|reason| self.platform && *reason as u16 == self.reason)
+impl ResponseOpening {
+    /// Why the platform refuses or has no answer; `NoConnection`: it is the function's own.
+    pub fn refusal_reason(&self) -> Option<Reason> {
+        Reason::ALL
+            .iter()
+            .copied()
+            .find(|reason| self.is_platform && *reason as u16 == self.reason_number)
     }
 }
 
 /// One of the two.
-pub trait Opening: Sized {
+pub trait CallOpening: Sized {
     /// Bytes, without the head.
-    const SIZE: usize;
+    const SIZE_BYTES: usize;
     /// Writes it; `head` bytes of head follow.
-    fn write(&self, head: u32, out: &mut BytesMut);
+    fn write_to(&self, head: u32, out: &mut BytesMut);
     /// Reads it, and the length of the head.
     ///
     /// # Errors
     /// See [`Fault`].
-    fn read(bytes: &mut &[u8]) -> Result<(Self, u32), Fault>;
-    /// Bytes of the body, or [`UNKNOWN`].
-    fn total(&self) -> u64;
+    fn read_from(bytes: &mut &[u8]) -> Result<(Self, u32), FrameError>;
+    /// Bytes of the body, or [`UNKNOWN_LENGTH`].
+    fn body_length(&self) -> u64;
 }
 
 /// Why this is no call, or no whole one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum FrameError {
     /// Another version of the contract.
     #[error("the peer speaks version {0} of the call protocol; this is version 1")]
     Version(u8),
     /// A bit is set that has no meaning.
     #[error("the opening has a flag that this version does not know")]
-    Flag,
-    /// See [`BadHead`].
+    UnknownFlag,
+    /// See [`HeadError`].
     #[error("{0}")]
-    Head(#[from] BadHead),
+    Head(#[from] HeadError),
     /// The status is none of HTTP's.
     #[error("the answer's status is {0}")]
     Status(u16),
     /// More or fewer bytes than were announced.
     #[error("the body has another length than was announced")]
-    Length,
+    WrongLength,
     /// Something follows the trailers.
     #[error("something follows the trailers")]
-    AfterTrailers,
+    DataAfterTrailers,
     /// The stream ended within a frame, or before the opening was complete.
     #[error("the stream ended too early")]
-    Cut,
+    Truncated,
 }
 
-impl Opening for Asked {
-    const SIZE: usize = ASKED;
+impl CallOpening for RequestOpening {
+    const SIZE_BYTES: usize = REQUEST_OPENING_BYTES;
 
-    fn write(&self, head: u32, out: &mut BytesMut) {
-        out.put_u8(VERSION);
-        out.put_u8(u8::from(self.event));
+    fn write_to(&self, head: u32, out: &mut BytesMut) {
+        out.put_u8(CALL_PROTOCOL_VERSION);
+        out.put_u8(u8::from(self.is_event));
         out.put_u16_le(0);
         out.put_u32_le(head);
-        out.put_u64_le(self.total);
-        out.put_u64_le(self.patience);
-        out.put_slice(&self.trace);
-        out.put_slice(&self.span);
+        out.put_u64_le(self.body_length);
+        out.put_u64_le(self.timeout_nanos);
+        out.put_slice(&self.trace_id);
+        out.put_slice(&self.span_id);
     }
 
-    fn read(bytes: &mut &[u8]) -> Result<(Self, u32), Fault> {
-        let event = version_and_flag(bytes)?;
+    fn read_from(bytes: &mut &[u8]) -> Result<(Self, u32), FrameError> {
+        let is_event = read_version_and_flag(bytes)?;
         let zero = bytes.get_u16_le();
         let head = bytes.get_u32_le();
-        let (total, patience) = (bytes.get_u64_le(), bytes.get_u64_le());
-        let (mut trace, mut span) = ([0; 16], [0; 8]);
-        bytes.copy_to_slice(&mut trace);
-        bytes.copy_to_slice(&mut span);
+        let (body_length, timeout_nanos) = (bytes.get_u64_le(), bytes.get_u64_le());
+        let (mut trace_id, mut span_id) = ([0; 16], [0; 8]);
+        bytes.copy_to_slice(&mut trace_id);
+        bytes.copy_to_slice(&mut span_id);
         if zero != 0 {
-            return Err(Fault::Flag);
+            return Err(FrameError::UnknownFlag);
         }
-        Ok((Self { event, total, patience, trace, span }, head))
+        Ok((
+            Self {
+                is_event,
+                body_length,
+                timeout_nanos,
+                trace_id,
+                span_id,
+            },
+            head,
+        ))
     }
 
-    fn total(&self) -> u64 {
-        self.total
+    fn body_length(&self) -> u64 {
+        self.body_length
     }
 }
 
-impl Opening for Answered {
-    const SIZE: usize = ANSWERED;
+impl CallOpening for ResponseOpening {
+    const SIZE_BYTES: usize = RESPONSE_OPENING_BYTES;
 
-    fn write(&self, head: u32, out: &mut BytesMut) {
-        out.put_u8(VERSION);
-        out.put_u8(u8::from(self.platform));
+    fn write_to(&self, head: u32, out: &mut BytesMut) {
+        out.put_u8(CALL_PROTOCOL_VERSION);
+        out.put_u8(u8::from(self.is_platform));
         out.put_u16_le(self.status);
         out.put_u32_le(head);
-        out.put_u64_le(self.total);
-        out.put_u16_le(self.reason);
+        out.put_u64_le(self.body_length);
+        out.put_u16_le(self.reason_number);
         out.put_bytes(0, 6);
     }
 
-    fn read(bytes: &mut &[u8]) -> Result<(Self, u32), Fault> {
-        let platform = version_and_flag(bytes)?;
+    fn read_from(bytes: &mut &[u8]) -> Result<(Self, u32), FrameError> {
+        let is_platform = read_version_and_flag(bytes)?;
         let status = bytes.get_u16_le();
         let head = bytes.get_u32_le();
-        let total = bytes.get_u64_le();
-        let reason = bytes.get_u16_le();
+        let body_length = bytes.get_u64_le();
+        let reason_number = bytes.get_u16_le();
         let zero = bytes.get_uint_le(6);
         if zero != 0 {
-            return Err(Fault::Flag);
+            return Err(FrameError::UnknownFlag);
         }
         if !(100..1000).contains(&status) {
-            return Err(Fault::Status(status));
+            return Err(FrameError::Status(status));
         }
-        Ok((Self { platform, status, reason, total }, head))
+        Ok((
+            Self {
+                is_platform,
+                status,
+                reason_number,
+                body_length,
+            },
+            head,
+        ))
     }
 
-    fn total(&self) -> u64 {
-        self.total
+    fn body_length(&self) -> u64 {
+        self.body_length
     }
 }
 
-fn version_and_flag(bytes: &mut &[u8]) -> Result<bool, Fault> {
+fn read_version_and_flag(bytes: &mut &[u8]) -> Result<bool, FrameError> {
     match (bytes.get_u8(), bytes.get_u8()) {
-        (VERSION, flag @ (0 | 1)) => Ok(flag == 1),
-        (VERSION, _) => Err(Fault::Flag),
-        (other, _) => Err(Fault::Version(other)),
+        (CALL_PROTOCOL_VERSION, flag @ (0 | 1)) => Ok(flag == 1),
+        (CALL_PROTOCOL_VERSION, _) => Err(FrameError::UnknownFlag),
+        (other, _) => Err(FrameError::Version(other)),
     }
 }
 
 /// The four bytes before so many of a body.
-pub fn data(length: usize) -> [u8; 4] {
-    let length = u32::try_from(length.min(LONGEST)).expect("it was made small enough");
+pub fn data_frame_header(length: usize) -> [u8; 4] {
+    let length = u32::try_from(length.min(MAX_FRAME_BYTES)).expect("it was made small enough");
     length.to_le_bytes()
 }
 
 /// The four bytes before trailers.
-pub fn trailers(length: usize) -> [u8; 4] {
-    let length = u32::try_from(length.min(MAX_HEAD as usize)).expect("a head is small");
-    (length | TRAILERS).to_le_bytes()
+pub fn trailers_frame_header(length: usize) -> [u8; 4] {
+    let length = u32::try_from(length.min(MAX_HEAD_BYTES as usize)).expect("a head is small");
+    (length | TRAILERS_FLAG).to_le_bytes()
 }

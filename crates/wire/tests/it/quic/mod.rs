@@ -1,11 +1,11 @@
 //! Calls over QUIC between our own parts, and connections with TLS over TCP: over real sockets on loopback.
 
 mod calls;
-mod early;
+mod fixture;
+mod mtls;
 mod peers;
-mod replay;
+mod recorded_flights;
+mod refused_peers;
 mod scale;
-mod site;
-mod strangers;
-mod tls;
 mod worker;
+mod zero_rtt;

@@ -8,146 +8,214 @@ use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
 use nearpath_types::{InstanceId, SpiffeId};
-use nearpath_wire::identity::Refusal;
-use nearpath_wire::quic::{Answer, Call, CallError, DialError, Early, Line};
+use nearpath_wire::identity::PeerRefusal;
+use nearpath_wire::quic::{
+    CallerConnection, EarlyData, QuicCallError, QuicDialError, QuicResponseBody, ServedCall,
+};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::quic::site::{Caller, DOMAIN, LIMIT, Running, Site, echo, post, run};
+use crate::quic::fixture::{
+    DOMAIN, LIMIT, QuicFixture, RunningWorker, TestCaller, echo, post, run,
+};
 
 /// What a caller who is not wanted learns: at the handshake, or with its first call.
-async fn refusal(caller: &Caller, worker: &Running) -> String {
-    match caller.dialer().dial(worker.addr, &worker.name, LIMIT).await {
+async fn refusal_of(caller: &TestCaller, worker: &RunningWorker) -> String {
+    match caller
+        .dialer()
+        .dial_worker(worker.addr, &worker.name, LIMIT)
+        .await
+    {
         Err(error) => error.to_string(),
-        Ok(line) => {
-            let error = line.call_whole(post("in"), Early::Allowed).await.unwrap_err();
-            format!("{error}: {:?}", line.connection().close_reason())
+        Ok(connection) => {
+            let error = connection
+                .call_buffered(post("in"), EarlyData::Allowed)
+                .await
+                .unwrap_err();
+            format!("{error}: {:?}", connection.connection().close_reason())
         }
     }
 }
 
 fn gateway() -> SpiffeId {
-    SpiffeId::gateway(DOMAIN, "node-a")
+    SpiffeId::for_gateway(DOMAIN, "node-a")
 }
 
 #[test]
-fn a_certificate_of_another_authority() {
+fn a_certificate_of_another_authority_is_refused() {
     run(async {
-        let (site, other) = (Site::new(), Site::new());
-        let worker = site.worker(1).start(echo);
+        let (fixture, other) = (QuicFixture::new(), QuicFixture::new());
+        let worker = fixture.worker(1).start(echo);
         let mut caller = other.caller();
         assert!(
-            refusal(&caller, &worker).await.contains("invalid peer certificate"),
+            refusal_of(&caller, &worker)
+                .await
+                .contains("invalid peer certificate"),
             "it does not trust the worker either"
         );
         let credentials = other.credentials(gateway(), "gateway");
-        caller = site.caller_as(credentials);
-        let told = refusal(&caller, &worker).await;
-        assert!(told.contains("UnknownIssuer") || told.contains("certificate"), "{told}");
+        caller = fixture.caller_as(credentials);
+        let message = refusal_of(&caller, &worker).await;
+        assert!(
+            message.contains("UnknownIssuer") || message.contains("certificate"),
+            "{message}"
+        );
     });
 }
 
 #[test]
-fn an_expired_certificate() {
+fn an_expired_certificate_is_refused() {
     run(async {
-        let site = Site::new();
-        let worker = site.worker(1).start(echo);
+        let fixture = QuicFixture::new();
+        let worker = fixture.worker(1).start(echo);
         let long_ago = SystemTime::now() - Duration::from_secs(7200);
-        let old = site.credentials_at(gateway(), "gateway", long_ago, Duration::from_secs(60));
-        let told = refusal(&site.caller_as(old), &worker).await;
-        assert!(told.to_lowercase().contains("expired"), "{told}");
+        let old = fixture.credentials_at(gateway(), "gateway", long_ago, Duration::from_secs(60));
+        let message = refusal_of(&fixture.caller_as(old), &worker).await;
+        assert!(message.to_lowercase().contains("expired"), "{message}");
     });
 }
 
 #[test]
 fn a_session_does_not_outlive_its_certificate() {
     run(async {
-        let site = Site::new();
+        let fixture = QuicFixture::new();
         let (short, now) = (Duration::from_secs(2), SystemTime::now());
-        let caller = site.caller_as(site.credentials_at(gateway(), "gateway", now, short));
-        let mut worker = site.worker(1);
-        worker.mint(&caller);
+        let caller = fixture.caller_as(fixture.credentials_at(gateway(), "gateway", now, short));
+        let mut worker = fixture.worker(1);
+        worker.mint_session(&caller);
         let worker = worker.start(echo);
         tokio::time::sleep(Duration::from_secs(4)).await; // certificates count in seconds
-        let told = refusal(&caller, &worker).await;
-        assert!(told.contains("the certificate of spiffe://test.nearpath/node/node-a/gateway has expired"), "{told}");
-    });
-}
-
-#[test]
-fn a_certificate_that_was_taken_back() {
-    run(async {
-        let site = Site::new();
-        let caller = site.caller_as(site.credentials(gateway(), "gateway"));
-        let mut worker = site.worker(1);
-        worker.mint(&caller);
-        worker.trust = site.trust.without(["gateway".to_owned()].into());
-        let told = refusal(&caller, &worker.start(echo)).await;
-        assert!(told.contains("was revoked"), "{told}");
-    });
-}
-
-#[test]
-fn a_function_without_an_edge() {
-    run(async {
-        let site = Site::new();
-        let function = |name: &str, number| SpiffeId::instance(DOMAIN, name.parse().unwrap(), InstanceId(number));
-        let mut worker = site.worker(1);
-        worker.trust = site.trust.called_by(["friend".parse().unwrap()].into());
-        let worker = worker.start(echo);
-        let stranger = site.caller_as(site.credentials(function("stranger", 8), "i8"));
-        let told = refusal(&stranger, &worker).await;
+        let message = refusal_of(&caller, &worker).await;
         assert!(
-            told.contains("no edge leads from spiffe://test.nearpath/ns/openfaas-fn/fn/stranger/instance/8"),
-            "{told}"
+            message.contains(
+                "the certificate of spiffe://test.nearpath/node/node-a/gateway has expired"
+            ),
+            "{message}"
+        );
+    });
+}
+
+#[test]
+fn a_revoked_certificate_is_refused() {
+    run(async {
+        let fixture = QuicFixture::new();
+        let caller = fixture.caller_as(fixture.credentials(gateway(), "gateway"));
+        let mut worker = fixture.worker(1);
+        worker.mint_session(&caller);
+        worker.trust = fixture.trust.with_revoked(["gateway".to_owned()].into());
+        let message = refusal_of(&caller, &worker.start(echo)).await;
+        assert!(message.contains("was revoked"), "{message}");
+    });
+}
+
+#[test]
+fn a_function_without_an_edge_is_refused() {
+    run(async {
+        let fixture = QuicFixture::new();
+        let function = |name: &str, number| {
+            SpiffeId::for_instance(DOMAIN, name.parse().unwrap(), InstanceId(number))
+        };
+        let mut worker = fixture.worker(1);
+        worker.trust = fixture
+            .trust
+            .with_callers(["friend".parse().unwrap()].into());
+        let worker = worker.start(echo);
+        let stranger = fixture.caller_as(fixture.credentials(function("stranger", 8), "i8"));
+        let message = refusal_of(&stranger, &worker).await;
+        assert!(
+            message.contains(
+                "no edge leads from spiffe://test.nearpath/ns/openfaas-fn/fn/stranger/instance/8"
+            ),
+            "{message}"
         );
         for id in [function("friend", 9), gateway()] {
-            let line = site.caller_as(site.credentials(id, "i9")).dial(&worker).await;
-            assert!(line.call_whole(post("in"), Early::Allowed).await.unwrap().status().is_success());
+            let connection = fixture
+                .caller_as(fixture.credentials(id, "i9"))
+                .dial_running(&worker)
+                .await;
+            assert!(
+                connection
+                    .call_buffered(post("in"), EarlyData::Allowed)
+                    .await
+                    .unwrap()
+                    .status()
+                    .is_success()
+            );
         }
     });
 }
 
 #[test]
-fn another_trust_domain_of_the_same_authority() {
+fn another_trust_domain_of_the_same_authority_is_refused() {
     run(async {
-        let site = Site::new();
-        let foreign = site.authority.issue(
-            nearpath_wire::identity::Request::new().unwrap().csr(),
-            &SpiffeId::gateway("elsewhere", "node"),
+        let fixture = QuicFixture::new();
+        let foreign = fixture.authority.issue(
+            nearpath_wire::identity::CertificateRequest::new()
+                .unwrap()
+                .csr(),
+            &SpiffeId::for_gateway("elsewhere", "node"),
             "gateway",
             SystemTime::now(),
             LIMIT,
         );
-        assert!(foreign.unwrap_err().to_string().contains("not for elsewhere"));
-        let peer = site.credentials(gateway(), "gateway");
-        let trust = nearpath_wire::identity::Trust::new("elsewhere", &[site.authority.certificate().clone()]).unwrap();
-        assert_eq!(trust.admit(&peer.chain, SystemTime::now()), Err(Refusal::TrustDomain(gateway())));
+        assert!(
+            foreign
+                .unwrap_err()
+                .to_string()
+                .contains("not for elsewhere")
+        );
+        let peer = fixture.credentials(gateway(), "gateway");
+        let trust = nearpath_wire::identity::Trust::new(
+            "elsewhere",
+            &[fixture.authority.certificate().clone()],
+        )
+        .unwrap();
+        assert_eq!(
+            trust.admit_peer(&peer.chain, SystemTime::now()),
+            Err(PeerRefusal::TrustDomain(gateway()))
+        );
     });
 }
 
 #[test]
-fn a_worker_that_is_not_the_one_that_was_called() {
+fn another_worker_than_the_called_one_is_refused() {
     run(async {
-        let site = Site::new();
-        let worker = site.worker(1).start(echo);
-        let dialed = site.caller().dialer().dial(worker.addr, "i2.test.nearpath", LIMIT).await;
-        assert!(matches!(dialed.unwrap_err(), DialError::Handshake { .. }));
+        let fixture = QuicFixture::new();
+        let worker = fixture.worker(1).start(echo);
+        let dialed = fixture
+            .caller()
+            .dialer()
+            .dial_worker(worker.addr, "i2.test.nearpath", LIMIT)
+            .await;
+        assert!(matches!(
+            dialed.unwrap_err(),
+            QuicDialError::Handshake { .. }
+        ));
     });
 }
 
 #[test]
-fn nobody_there() {
+fn a_dial_without_an_answer_times_out() {
     run(async {
-        let site = Site::new();
+        let fixture = QuicFixture::new();
         let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let dialed = site.caller().dialer().dial(silent.local_addr().unwrap(), "i1", Duration::from_millis(50)).await;
-        assert!(matches!(dialed.unwrap_err(), DialError::Timeout { .. }));
+        let dialed = fixture
+            .caller()
+            .dialer()
+            .dial_worker(
+                silent.local_addr().unwrap(),
+                "i1",
+                Duration::from_millis(50),
+            )
+            .await;
+        assert!(matches!(dialed.unwrap_err(), QuicDialError::Timeout { .. }));
     });
 }
 
 /// Answers `/slow` when it is let.
-fn slow(go: &Rc<Notify>) -> impl Fn(Call) -> Pin<Box<dyn Future<Output = Response<Full<Bytes>>>>> + 'static {
+fn slow_handler(
+    go: &Rc<Notify>,
+) -> impl Fn(ServedCall) -> Pin<Box<dyn Future<Output = Response<Full<Bytes>>>>> + 'static {
     let go = Rc::clone(go);
     move |call| {
         let go = Rc::clone(&go);
@@ -160,43 +228,69 @@ fn slow(go: &Rc<Notify>) -> impl Fn(Call) -> Pin<Box<dyn Future<Output = Respons
     }
 }
 
-fn held() -> http::Request<Bytes> {
+fn slow_request() -> http::Request<Bytes> {
     http::Request::post("/slow").body(Bytes::new()).unwrap()
 }
 
 /// A call that began in time, on a connection whose caller's certificate has ended since.
-async fn outlived(site: &Site, worker: &Running) -> (Line, JoinHandle<Result<Response<Answer>, CallError>>) {
-    let brief = site.credentials_at(gateway(), "gateway", SystemTime::now(), Duration::from_secs(2));
-    let line = site.caller_as(brief).dial(worker).await;
-    let open = line.clone();
-    let begun = tokio::task::spawn_local(async move { open.call_whole(held(), Early::Never).await });
-    line.call_whole(post("in time"), Early::Never).await.unwrap();
+async fn outlived_call(
+    fixture: &QuicFixture,
+    worker: &RunningWorker,
+) -> (
+    CallerConnection,
+    JoinHandle<Result<Response<QuicResponseBody>, QuicCallError>>,
+) {
+    let brief = fixture.credentials_at(
+        gateway(),
+        "gateway",
+        SystemTime::now(),
+        Duration::from_secs(2),
+    );
+    let connection = fixture.caller_as(brief).dial_running(worker).await;
+    let open = connection.clone();
+    let started = tokio::task::spawn_local(async move {
+        open.call_buffered(slow_request(), EarlyData::Never).await
+    });
+    connection
+        .call_buffered(post("in time"), EarlyData::Never)
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_secs(4)).await; // certificates count in seconds
-    let late = line.call_whole(post("late"), Early::Never).await.unwrap_err();
-    assert!(matches!(late, CallError::Unseen(_)), "it is safe to make it with another certificate: {late}");
-    (line, begun)
+    let late = connection
+        .call_buffered(post("late"), EarlyData::Never)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(late, QuicCallError::NotRun(_)),
+        "it is safe to make it with another certificate: {late}"
+    );
+    (connection, started)
 }
 
 #[test]
 fn a_call_outlives_its_callers_certificate_and_no_other_begins() {
     run(async {
-        let (site, go) = (Site::new(), Rc::new(Notify::new()));
-        let worker = site.worker(1).start(slow(&go));
-        let (line, begun) = outlived(&site, &worker).await;
+        let (fixture, go) = (QuicFixture::new(), Rc::new(Notify::new()));
+        let worker = fixture.worker(1).start(slow_handler(&go));
+        let (connection, started) = outlived_call(&fixture, &worker).await;
         go.notify_one();
-        assert_eq!(begun.await.unwrap().unwrap().status(), 200);
-        assert!(!line.is_closed());
+        assert_eq!(started.await.unwrap().unwrap().status(), 200);
+        assert!(!connection.is_closed());
     });
 }
 
 #[test]
-fn who_is_taken_back_does_not_even_finish_what_it_began_before_its_certificate_ended() {
+fn a_revoked_caller_does_not_finish_calls_that_began_in_time() {
     run(async {
-        let (site, go) = (Site::new(), Rc::new(Notify::new()));
-        let worker = site.worker(1).start(slow(&go));
-        let (_line, begun) = outlived(&site, &worker).await;
-        worker.admit(site.trust.without(["gateway".to_owned()].into()));
-        let told = begun.await.unwrap().unwrap_err();
-        assert!(matches!(&told, CallError::Broken(_)) && told.to_string().contains("was revoked"), "{told}");
+        let (fixture, go) = (QuicFixture::new(), Rc::new(Notify::new()));
+        let worker = fixture.worker(1).start(slow_handler(&go));
+        let (_line, started) = outlived_call(&fixture, &worker).await;
+        worker.set_trust(fixture.trust.with_revoked(["gateway".to_owned()].into()));
+        let message = started.await.unwrap().unwrap_err();
+        assert!(
+            matches!(&message, QuicCallError::Interrupted(_))
+                && message.to_string().contains("was revoked"),
+            "{message}"
+        );
     });
 }

@@ -4,27 +4,31 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nearpath_wire::early::{Provision, mint};
-use nearpath_wire::quic::{Early, Line, Worker};
+use nearpath_wire::quic::{CallerConnection, EarlyData, QuicWorker};
+use nearpath_wire::zero_rtt::{Provision, mint};
 use tokio::sync::mpsc;
 
-use crate::quic::site::{Caller, Site, echo, post, run_for};
-use crate::quic::worker::provision;
+use crate::quic::fixture::{QuicFixture, TestCaller, echo, post, run_for};
+use crate::quic::worker::provision_for;
 
 const WORKERS: u64 = 1000;
 /// What the issuer adds to its thread's niceness.
-const NICE: i32 = 10;
+const MINT_NICENESS: i32 = 10;
 /// A thousand handshakes, minted and made, of an unoptimised build on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Mints what each worker is started with as the issuer of a node does: one thread of low priority, first come, first served.
-fn minted(site: Arc<Site>, caller: &Caller) -> mpsc::UnboundedReceiver<Provision> {
+fn spawn_minting(
+    fixture: Arc<QuicFixture>,
+    caller: &TestCaller,
+) -> mpsc::UnboundedReceiver<Provision> {
     let ((tell, minted), config) = (mpsc::unbounded_channel(), caller.config.clone());
     std::thread::spawn(move || {
-        rustix::process::nice(NICE).unwrap(); // of this thread alone
+        rustix::process::nice(MINT_NICENESS).unwrap(); // of this thread alone
         for number in 0..WORKERS {
-            let mut provision = provision(&site, &site.worker(number));
-            mint::for_worker(&mut provision, config.clone(), Ipv4Addr::LOCALHOST.into()).unwrap();
+            let mut provision = provision_for(&fixture, &fixture.worker(number));
+            mint::mint_for_worker(&mut provision, config.clone(), Ipv4Addr::LOCALHOST.into())
+                .unwrap();
             let _ = tell.send(provision); // a test that failed does not wait for it
         }
     });
@@ -32,10 +36,16 @@ fn minted(site: Arc<Site>, caller: &Caller) -> mpsc::UnboundedReceiver<Provision
 }
 
 /// Calls while something waits to be minted, but not for ever; how many calls there were.
-async fn calls_beside(line: &Line, minting: &mpsc::UnboundedReceiver<Provision>) -> u32 {
+async fn calls_beside(
+    connection: &CallerConnection,
+    minting: &mpsc::UnboundedReceiver<Provision>,
+) -> u32 {
     let mut calls = 0;
     while !minting.is_closed() && calls < 300 {
-        let answer = line.call_whole(post("beside"), Early::Allowed).await.unwrap();
+        let answer = connection
+            .call_buffered(post("beside"), EarlyData::Allowed)
+            .await
+            .unwrap();
         assert!(answer.status().is_success());
         calls += 1;
     }
@@ -45,11 +55,14 @@ async fn calls_beside(line: &Line, minting: &mpsc::UnboundedReceiver<Provision>)
 #[test]
 fn all_get_their_sessions_while_calls_go_on_and_take_the_first_call_early() {
     run_for(LIMIT, async {
-        let site = Arc::new(Site::new());
-        let (caller, busy) = (site.caller(), site.worker(WORKERS).start(echo));
-        let line = caller.dial(&busy).await;
-        let mut minting = minted(Arc::clone(&site), &caller);
-        assert!(calls_beside(&line, &minting).await > 0, "calls went on while there was something to mint");
+        let fixture = Arc::new(QuicFixture::new());
+        let (caller, busy) = (fixture.caller(), fixture.worker(WORKERS).start(echo));
+        let connection = caller.dial_running(&busy).await;
+        let mut minting = spawn_minting(Arc::clone(&fixture), &caller);
+        assert!(
+            calls_beside(&connection, &minting).await > 0,
+            "calls went on while there was something to mint"
+        );
         let (dialer, mut provisions) = (caller.dialer(), Vec::new());
         while let Some(provision) = minting.recv().await {
             provisions.push(provision);
@@ -57,11 +70,22 @@ fn all_get_their_sessions_while_calls_go_on_and_take_the_first_call_early() {
         assert_eq!(provisions.len() as u64, WORKERS);
         for provision in provisions {
             let name = provision.credentials.name.clone();
-            let worker = Worker::start(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), provision, echo).unwrap();
-            let line = dialer.dial(worker.addr().unwrap(), &name, LIMIT).await.unwrap();
-            let answer = line.call_whole(post("first"), Early::Allowed).await.unwrap();
+            let worker = QuicWorker::start(
+                UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
+                provision,
+                echo,
+            )
+            .unwrap();
+            let connection = dialer
+                .dial_worker(worker.local_addr().unwrap(), &name, LIMIT)
+                .await
+                .unwrap();
+            let answer = connection
+                .call_buffered(post("first"), EarlyData::Allowed)
+                .await
+                .unwrap();
             assert_eq!(answer.headers()["early"], "true", "{name}");
-            line.close();
+            connection.close();
         }
     });
 }

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use nearpath_wire::exec::LocalExec;
+use nearpath_wire::local_executor::LocalExec;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 use tonic::body::Body;
@@ -37,10 +37,15 @@ async fn connection(stream: TcpStream, shop: Rc<Shop>) {
         return; // it has gone
     }
     let service = service_fn(|request| answer(request, shop.clone()));
-    let _ = http2::Builder::new(LocalExec).serve_connection(TokioIo::new(stream), service).await; // who breaks off is no news
+    let _ = http2::Builder::new(LocalExec)
+        .serve_connection(TokioIo::new(stream), service)
+        .await; // who breaks off is no news
 }
 
-async fn answer(request: http::Request<Incoming>, shop: Rc<Shop>) -> Result<http::Response<Body>, Infallible> {
+async fn answer(
+    request: http::Request<Incoming>,
+    shop: Rc<Shop>,
+) -> Result<http::Response<Body>, Infallible> {
     let path = request.uri().path().to_owned();
     Ok(Grpc::new(Raw).unary(Once { shop, path }, request).await)
 }
@@ -61,16 +66,29 @@ impl UnaryService<Bytes> for Once {
         let request = asked(&self.path, &shop, request);
         Box::pin(async move {
             let answer = shop.answer(&request).await;
-            answer.map(|response| Response::new(response.body)).map_err(status)
+            answer
+                .map(|response| Response::new(response.body))
+                .map_err(status)
         })
     }
 }
 
 fn asked(path: &str, shop: &Shop, request: tonic::Request<Bytes>) -> Request {
-    let text = |name| Some((name, request.metadata().get(name)?.to_str().ok()?.to_owned()));
+    let text = |name| {
+        Some((
+            name,
+            request.metadata().get(name)?.to_str().ok()?.to_owned(),
+        ))
+    };
     let passed = PASSED_ON.into_iter().filter_map(text).collect();
-    let path = path.strip_prefix('/').and_then(|path| path.strip_prefix(shop.service.name())).unwrap_or(path);
-    Request { passed, ..Request::call(path, shop.encoding, request.into_inner()) }
+    let path = path
+        .strip_prefix('/')
+        .and_then(|path| path.strip_prefix(shop.service.name()))
+        .unwrap_or(path);
+    Request {
+        passed,
+        ..Request::call(path, shop.encoding, request.into_inner())
+    }
 }
 
 fn status(problem: Problem) -> Status {

@@ -36,10 +36,15 @@ async fn connection(stream: TcpStream, shop: Rc<Shop>) {
         return; // it has gone
     }
     let service = service_fn(|request| answer(request, &shop));
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await; // who breaks off is no news
+    let _ = http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await; // who breaks off is no news
 }
 
-async fn answer(request: http::Request<Incoming>, shop: &Shop) -> Result<http::Response<Full<Bytes>>, Infallible> {
+async fn answer(
+    request: http::Request<Incoming>,
+    shop: &Shop,
+) -> Result<http::Response<Full<Bytes>>, Infallible> {
     let answer = match read(request, shop).await {
         Ok(request) => shop.answer(&request).await,
         Err(problem) => Err(problem),
@@ -50,14 +55,23 @@ async fn answer(request: http::Request<Incoming>, shop: &Shop) -> Result<http::R
 async fn read(request: http::Request<Incoming>, shop: &Shop) -> Result<Request, Problem> {
     let (head, body) = request.into_parts();
     let body = Limited::new(body, LARGEST).collect().await;
-    let body = body.map_err(|error| Problem::wrong(format!("the body did not come: {error}")))?.to_bytes();
-    let target = head.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
+    let body = body
+        .map_err(|error| Problem::wrong(format!("the body did not come: {error}")))?
+        .to_bytes();
+    let target = head
+        .uri
+        .path_and_query()
+        .map_or("/", |target| target.as_str())
+        .to_owned();
     Ok(Request {
         method: head.method,
         target,
         cookie: text(&head.headers, COOKIE.as_str()).to_owned(),
         html: text(&head.headers, ACCEPT.as_str()).contains("text/html"),
-        passed: PASSED_ON.into_iter().filter_map(|name| passed(&head.headers, name)).collect(),
+        passed: PASSED_ON
+            .into_iter()
+            .filter_map(|name| passed(&head.headers, name))
+            .collect(),
         encoding: shop.encoding,
         body,
     })
@@ -65,17 +79,26 @@ async fn read(request: http::Request<Incoming>, shop: &Shop) -> Result<Request, 
 
 /// A field's value; empty when it is not there or not text.
 fn text<'h>(headers: &'h HeaderMap, name: &str) -> &'h str {
-    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("")
 }
 
 fn passed(headers: &HeaderMap, name: &'static str) -> Option<(&'static str, String)> {
-    Some(text(headers, name)).filter(|value| !value.is_empty()).map(|value| (name, value.to_owned()))
+    Some(text(headers, name))
+        .filter(|value| !value.is_empty())
+        .map(|value| (name, value.to_owned()))
 }
 
 fn written(response: Response) -> http::Response<Full<Bytes>> {
     let mut written = http::Response::new(Full::new(response.body));
-    *written.status_mut() = StatusCode::from_u16(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    written.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(response.content_type));
+    *written.status_mut() =
+        StatusCode::from_u16(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    written.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static(response.content_type),
+    );
     for cookie in response.cookies {
         if let Ok(value) = HeaderValue::try_from(cookie) {
             written.headers_mut().append(SET_COOKIE, value);

@@ -14,10 +14,15 @@ use crate::words::{PASSED_ON, Request, Response};
 pub(crate) fn serve(args: &Args) -> Outcome {
     let shop = args.shop(Line::sdk(args));
     let handler = move |request: nearpath::Request| answer(request, Rc::clone(&shop));
-    Ok(nearpath::FunctionServer::new(handler).listen_on(args.listen).run()?)
+    Ok(nearpath::FunctionServer::new(handler)
+        .listen_on(args.listen)
+        .run()?)
 }
 
-async fn answer(came: nearpath::Request, shop: Rc<Shop>) -> Result<nearpath::Response, nearpath::Error> {
+async fn answer(
+    came: nearpath::Request,
+    shop: Rc<Shop>,
+) -> Result<nearpath::Response, nearpath::Error> {
     let to_service = came.caller().is_some(); // it knows what it asked for: no head is needed
     let answer = shop.answer(&read(&came, &shop)).await;
     written(answer.unwrap_or_else(Response::from), to_service)
@@ -28,13 +33,17 @@ fn read(came: &nearpath::Request, shop: &Shop) -> Request {
     let mut request = Request::call(came.path(), shop.encoding, came.body().clone());
     request.method = Method::from_bytes(came.method().as_bytes()).unwrap_or(Method::POST);
     for (name, value) in came.head().iter() {
-        let Ok(value) = std::str::from_utf8(value) else { continue };
+        let Ok(value) = std::str::from_utf8(value) else {
+            continue;
+        };
         match name {
             "cookie" => request.cookie = value.to_owned(),
             "accept" => request.html = value.contains("text/html"),
             name => {
                 let known = PASSED_ON.into_iter().find(|known| *known == name);
-                request.passed.extend(known.map(|known| (known, value.to_owned())));
+                request
+                    .passed
+                    .extend(known.map(|known| (known, value.to_owned())));
             }
         }
     }

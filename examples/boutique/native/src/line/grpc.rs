@@ -24,8 +24,15 @@ pub(crate) struct Grpc(HashMap<Service, Channel>);
 impl Grpc {
     /// Connections are made at the first call.
     pub(super) fn new(args: &Args) -> Result<Self, tonic::transport::Error> {
-        let channel = |addr| Ok(Endpoint::from_shared(format!("http://{addr}"))?.tcp_nodelay(true).connect_lazy());
-        let peers = args.peers.iter().map(|(service, addr)| Ok((*service, channel(addr)?)));
+        let channel = |addr| {
+            Ok(Endpoint::from_shared(format!("http://{addr}"))?
+                .tcp_nodelay(true)
+                .connect_lazy())
+        };
+        let peers = args
+            .peers
+            .iter()
+            .map(|(service, addr)| Ok((*service, channel(addr)?)));
         Ok(Self(peers.collect::<Result<_, tonic::transport::Error>>()?))
     }
 
@@ -37,7 +44,8 @@ impl Grpc {
         passed: &Passed,
     ) -> Result<Parcel, Problem> {
         let channel = self.0.get(&to).cloned();
-        let channel = channel.ok_or_else(|| Problem::new(502, format!("{}: no address is known", to.name())))?;
+        let channel = channel
+            .ok_or_else(|| Problem::new(502, format!("{}: no address is known", to.name())))?;
         let mut request = Request::new(body);
         for (name, value) in passed {
             if let Ok(value) = MetadataValue::try_from(value) {
@@ -45,16 +53,30 @@ impl Grpc {
             }
         }
         let exchange = tokio::time::timeout(PATIENCE, exchange(channel, rpc, request)).await;
-        let answer = exchange.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time")));
+        let answer =
+            exchange.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time")));
         Ok(answer.unwrap_or_else(parcel))
     }
 }
 
-async fn exchange(channel: Channel, rpc: &'static str, request: Request<Bytes>) -> Result<Parcel, Status> {
+async fn exchange(
+    channel: Channel,
+    rpc: &'static str,
+    request: Request<Bytes>,
+) -> Result<Parcel, Status> {
     let mut client = Client::new(channel);
-    client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
-    let answer = client.unary(request, PathAndQuery::from_static(rpc), Raw).await?;
-    Ok(Parcel { status: 200, platform: false, body: answer.into_inner() })
+    client
+        .ready()
+        .await
+        .map_err(|error| Status::unavailable(error.to_string()))?;
+    let answer = client
+        .unary(request, PathAndQuery::from_static(rpc), Raw)
+        .await?;
+    Ok(Parcel {
+        status: 200,
+        platform: false,
+        body: answer.into_inner(),
+    })
 }
 
 fn parcel(status: Status) -> Parcel {
@@ -65,7 +87,11 @@ fn parcel(status: Status) -> Parcel {
         Code::FailedPrecondition => 409,
         _ => 502,
     };
-    Parcel { status: code, platform: code == 502, body: Bytes::from(status.message().to_owned()) }
+    Parcel {
+        status: code,
+        platform: code == 502,
+        body: Bytes::from(status.message().to_owned()),
+    }
 }
 
 /// How a status of HTTP's is said in gRPC.

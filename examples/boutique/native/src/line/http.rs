@@ -31,7 +31,11 @@ pub(crate) struct Http {
 
 impl Http {
     pub(super) fn new(args: &Args) -> Self {
-        Self { peers: args.peers.iter().copied().collect(), gateway: args.gateway(), idle: RefCell::default() }
+        Self {
+            peers: args.peers.iter().copied().collect(),
+            gateway: args.gateway(),
+            idle: RefCell::default(),
+        }
     }
 
     pub(super) async fn ask(
@@ -46,27 +50,43 @@ impl Http {
         let (addr, uri) = self.place(to, path).map_err(failed)?;
         let request = request(addr, uri, encoding, body, passed).map_err(failed)?;
         let exchange = tokio::time::timeout(PATIENCE, self.exchange(addr, request));
-        exchange.await.unwrap_or_else(|_| Err("no answer in time".into())).map_err(failed)
+        exchange
+            .await
+            .unwrap_or_else(|_| Err("no answer in time".into()))
+            .map_err(failed)
     }
 
     fn place(&self, to: Service, path: &'static str) -> Result<(SocketAddr, Uri), BoxError> {
         if let Some(addr) = self.peers.get(&to) {
             return Ok((*addr, Uri::from_static(path)));
         }
-        let gateway = self.gateway.ok_or("no address is known: say --peer or --gateway")?;
-        Ok((gateway, format!("/function/{}{path}", to.name()).try_into()?))
+        let gateway = self
+            .gateway
+            .ok_or("no address is known: say --peer or --gateway")?;
+        Ok((
+            gateway,
+            format!("/function/{}{path}", to.name()).try_into()?,
+        ))
     }
 
-    async fn exchange(&self, addr: SocketAddr, request: Request<Full<Bytes>>) -> Result<Parcel, BoxError> {
+    async fn exchange(
+        &self,
+        addr: SocketAddr,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Parcel, BoxError> {
         let mut sender = match self.kept(addr) {
             Some(sender) => sender,
-            None => nearpath_wire::client::http1(addr, PATIENCE).await?,
+            None => nearpath_wire::client::connect_http1(addr, PATIENCE).await?,
         };
         let (head, body) = sender.send_request(request).await?.into_parts();
         let body = body.collect().await?.to_bytes();
         self.idle.borrow_mut().entry(addr).or_default().push(sender);
         let platform = head.headers.contains_key("x-openfaas-internal");
-        Ok(Parcel { status: head.status.as_u16(), platform, body })
+        Ok(Parcel {
+            status: head.status.as_u16(),
+            platform,
+            body,
+        })
     }
 
     /// The connection used last that is still open.
@@ -88,7 +108,10 @@ fn request(
     (*request.method_mut(), *request.uri_mut()) = (Method::POST, uri);
     let headers = request.headers_mut();
     headers.insert(HOST, HeaderValue::try_from(addr.to_string())?);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(encoding.content_type()));
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static(encoding.content_type()),
+    );
     for (name, value) in passed {
         headers.insert(*name, HeaderValue::try_from(value)?);
     }

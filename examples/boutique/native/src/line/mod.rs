@@ -32,7 +32,9 @@ impl Line {
 
     /// On nearpath's SDK.
     pub(crate) fn sdk(args: &Args) -> Self {
-        Self::Sdk(Sdk { near_only: args.near_only })
+        Self::Sdk(Sdk {
+            near_only: args.near_only,
+        })
     }
 }
 
@@ -53,7 +55,11 @@ pub(crate) struct Peers<'r> {
 
 impl<'r> Peers<'r> {
     pub(crate) fn new(line: &'r Line, encoding: Encoding, passed: &'r Passed) -> Self {
-        Self { line, encoding, passed }
+        Self {
+            line,
+            encoding,
+            passed,
+        }
     }
 
     /// Calls a service.
@@ -64,7 +70,9 @@ impl<'r> Peers<'r> {
         let body = self.encoding.write(asked);
         let parcel = match self.line {
             Line::Sdk(line) => line.ask(C::TO, C::PATH, body, self.passed).await?,
-            Line::Http(line) => Box::pin(line.ask(C::TO, C::PATH, self.encoding, body, self.passed)).await?,
+            Line::Http(line) => {
+                Box::pin(line.ask(C::TO, C::PATH, self.encoding, body, self.passed)).await?
+            }
             Line::Grpc(line) => Box::pin(line.ask(C::TO, C::RPC, body, self.passed)).await?,
         };
         if parcel.status != 200 {

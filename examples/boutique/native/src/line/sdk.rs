@@ -36,18 +36,29 @@ impl Sdk {
             ask = ask.header(name, value).map_err(lost)?;
         }
         match self.call(to.name(), body, ask).await {
-            Ok(answer) => Ok(Parcel { status: answer.status(), platform: false, body: answer.into_body().into() }),
+            Ok(answer) => Ok(Parcel {
+                status: answer.status(),
+                platform: false,
+                body: answer.into_body().into(),
+            }),
             Err(error) => match error.kind() {
-                ErrorKind::Platform { status, text, .. } => {
-                    Ok(Parcel { status: *status, platform: true, body: Bytes::from(text.clone()) })
-                }
+                ErrorKind::Platform { status, text, .. } => Ok(Parcel {
+                    status: *status,
+                    platform: true,
+                    body: Bytes::from(text.clone()),
+                }),
                 _ => Err(lost(error)),
             },
         }
     }
 
     /// What memory could not take is tried again soon where it may go no other way: callees give credit as they answer.
-    async fn call(&self, name: &str, body: Bytes, ask: CallOptions) -> Result<nearpath::Response, nearpath::Error> {
+    async fn call(
+        &self,
+        name: &str,
+        body: Bytes,
+        ask: CallOptions,
+    ) -> Result<nearpath::Response, nearpath::Error> {
         let first = nearpath::call_with(name, body.clone(), ask.clone()).await;
         match first {
             Err(error) if self.near_only && matches!(error.kind(), ErrorKind::Unsent(_)) => {
@@ -58,7 +69,11 @@ impl Sdk {
     }
 }
 
-async fn again(name: &str, body: Bytes, ask: CallOptions) -> Result<nearpath::Response, nearpath::Error> {
+async fn again(
+    name: &str,
+    body: Bytes,
+    ask: CallOptions,
+) -> Result<nearpath::Response, nearpath::Error> {
     for _ in 0..ATTEMPTS {
         tokio::time::sleep(PAUSE).await;
         match nearpath::call_with(name, body.clone(), ask.clone()).await {

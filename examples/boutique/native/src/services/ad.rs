@@ -21,11 +21,19 @@ pub(super) fn answer(request: &Request) -> Result<Response, Problem> {
 
 fn ads(asked: &GetAds) -> Ads {
     let wanted = |category: &str| asked.categories.iter().any(|one| one == category);
-    let mut fitting: Vec<_> = ADS.iter().filter(|(category, _)| wanted(category)).collect();
+    let mut fitting: Vec<_> = ADS
+        .iter()
+        .filter(|(category, _)| wanted(category))
+        .collect();
     if fitting.is_empty() {
         fitting = fastrand::choose_multiple(&ADS, 2);
     }
-    Ads { ads: fitting.into_iter().map(|(_, text)| (*text).to_owned()).collect() }
+    Ads {
+        ads: fitting
+            .into_iter()
+            .map(|(_, text)| (*text).to_owned())
+            .collect(),
+    }
 }
 
 #[cfg(test)]
@@ -34,7 +42,12 @@ mod tests {
 
     #[test]
     fn what_fits_else_two() {
-        let of = |category: &str| ads(&GetAds { categories: vec![category.to_owned()] }).ads;
+        let of = |category: &str| {
+            ads(&GetAds {
+                categories: vec![category.to_owned()],
+            })
+            .ads
+        };
         assert_eq!(of("footwear"), ["Loafers that last. Free second sole."]);
         assert_eq!(of("boats").len(), 2);
     }

@@ -35,10 +35,15 @@ impl Carts {
     fn add(&mut self, asked: AddItem) -> Result<Cart, Problem> {
         let AddItem { user, item } = asked;
         if item.product_id.is_empty() || item.quantity == 0 {
-            return Err(Problem::wrong("an item is a productId and a quantity of at least 1"));
+            return Err(Problem::wrong(
+                "an item is a productId and a quantity of at least 1",
+            ));
         }
         let items = self.0.entry(user.clone()).or_default();
-        match items.iter_mut().find(|known| known.product_id == item.product_id) {
+        match items
+            .iter_mut()
+            .find(|known| known.product_id == item.product_id)
+        {
             Some(known) => known.quantity = known.quantity.saturating_add(item.quantity),
             None => items.push(item),
         }
@@ -51,7 +56,13 @@ mod tests {
     use super::*;
 
     fn add(carts: &mut Carts, user: &str, product: &str, quantity: u32) -> Result<Cart, Problem> {
-        carts.add(AddItem { user: user.into(), item: Item { product_id: product.into(), quantity } })
+        carts.add(AddItem {
+            user: user.into(),
+            item: Item {
+                product_id: product.into(),
+                quantity,
+            },
+        })
     }
 
     #[test]
@@ -59,7 +70,13 @@ mod tests {
         let mut carts = Carts::default();
         add(&mut carts, "ann", "mug", 2).unwrap();
         let cart = add(&mut carts, "ann", "mug", 3).unwrap();
-        assert_eq!(cart.items, [Item { product_id: "mug".into(), quantity: 5 }]);
+        assert_eq!(
+            cart.items,
+            [Item {
+                product_id: "mug".into(),
+                quantity: 5
+            }]
+        );
         assert!(carts.get("bob".into()).items.is_empty());
         assert_eq!(add(&mut carts, "ann", "mug", 0).unwrap_err().status, 400);
     }

@@ -7,7 +7,9 @@ use crate::words::{Problem, Request, Response};
 
 static CATALOGUE: LazyLock<Products> = LazyLock::new(|| {
     let text = include_str!("../../../services/catalogue.json");
-    Products { products: serde_json::from_str(text).expect("a test reads it") }
+    Products {
+        products: serde_json::from_str(text).expect("a test reads it"),
+    }
 });
 
 pub(super) fn answer(request: &Request) -> Result<Response, Problem> {
@@ -24,7 +26,10 @@ pub(super) fn all() -> &'static [Product] {
 }
 
 fn find(id: &str) -> Result<&'static Product, Problem> {
-    all().iter().find(|product| product.id == id).ok_or_else(|| Problem::new(404, format!("no product {id:?}")))
+    all()
+        .iter()
+        .find(|product| product.id == id)
+        .ok_or_else(|| Problem::new(404, format!("no product {id:?}")))
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@
 use futures_util::future::try_join_all;
 use uuid::Uuid;
 
-use crate::goods::{Call, Charge, Confirm, Convert, EmptyCart, GetCart, GetProduct, GetQuote, Item, Line, Money};
+use crate::goods::{
+    Call, Charge, Confirm, Convert, EmptyCart, GetCart, GetProduct, GetQuote, Item, Line, Money,
+};
 use crate::goods::{Order, PlaceOrder, ShipOrder};
 use crate::line::Peers;
 use crate::money::total;
@@ -18,7 +20,13 @@ pub(super) async fn answer(request: &Request, peers: &Peers<'_>) -> Result<Respo
 }
 
 async fn place(asked: PlaceOrder, peers: &Peers<'_>) -> Result<Order, Problem> {
-    let PlaceOrder { user, currency, email, address, card } = asked;
+    let PlaceOrder {
+        user,
+        currency,
+        email,
+        address,
+        card,
+    } = asked;
     let items = peers.call(&GetCart { user: user.clone() }).await?.items;
     if items.is_empty() {
         return Err(Problem::new(409, "the cart is empty"));
@@ -26,10 +34,23 @@ async fn place(asked: PlaceOrder, peers: &Peers<'_>) -> Result<Order, Problem> {
     let lines = try_join_all(items.iter().map(|item| line(item, &currency, peers)));
     let (lines, shipping) = tokio::try_join!(lines, shipping(&items, &currency, peers))?;
     let amount = sum(&lines, &shipping, &currency)?;
-    let transaction_id = peers.call(&Charge { amount: amount.clone(), card }).await?.transaction_id;
+    let transaction_id = peers
+        .call(&Charge {
+            amount: amount.clone(),
+            card,
+        })
+        .await?
+        .transaction_id;
     let tracking_id = peers.call(&ShipOrder { items, address }).await?.tracking_id;
     let order_id = Uuid::new_v4().to_string();
-    let order = Order { order_id, items: lines, shipping, total: amount, transaction_id, tracking_id };
+    let order = Order {
+        order_id,
+        items: lines,
+        shipping,
+        total: amount,
+        transaction_id,
+        tracking_id,
+    };
     let (empty, confirm) = (EmptyCart { user }, Confirm { email, order });
     tokio::try_join!(peers.call(&empty), peers.call(&confirm))?;
     Ok(confirm.order)
@@ -37,14 +58,36 @@ async fn place(asked: PlaceOrder, peers: &Peers<'_>) -> Result<Order, Problem> {
 
 /// What an item costs in the customer's currency.
 async fn line(item: &Item, currency: &str, peers: &Peers<'_>) -> Result<Line, Problem> {
-    let product = peers.call(&GetProduct { id: item.product_id.clone() }).await?;
-    let price = peers.call(&Convert { from: product.price, to: currency.to_owned() }).await?;
-    Ok(Line { product_id: product.id, quantity: item.quantity, price })
+    let product = peers
+        .call(&GetProduct {
+            id: item.product_id.clone(),
+        })
+        .await?;
+    let price = peers
+        .call(&Convert {
+            from: product.price,
+            to: currency.to_owned(),
+        })
+        .await?;
+    Ok(Line {
+        product_id: product.id,
+        quantity: item.quantity,
+        price,
+    })
 }
 
 async fn shipping(items: &[Item], currency: &str, peers: &Peers<'_>) -> Result<Money, Problem> {
-    let quote = peers.call(&GetQuote { items: items.to_vec() }).await?;
-    peers.call(&Convert { from: quote, to: currency.to_owned() }).await
+    let quote = peers
+        .call(&GetQuote {
+            items: items.to_vec(),
+        })
+        .await?;
+    peers
+        .call(&Convert {
+            from: quote,
+            to: currency.to_owned(),
+        })
+        .await
 }
 
 fn sum(lines: &[Line], shipping: &Money, currency: &str) -> Result<Money, Problem> {

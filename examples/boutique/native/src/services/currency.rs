@@ -50,18 +50,29 @@ const CODES: &[(&str, i64)] = &[
 ];
 
 fn supported() -> Currencies {
-    Currencies { codes: CODES.iter().map(|(code, _)| (*code).to_owned()).collect() }
+    Currencies {
+        codes: CODES.iter().map(|(code, _)| (*code).to_owned()).collect(),
+    }
 }
 
 fn rate(code: &str) -> Result<i128, Problem> {
-    let found = CODES.iter().find(|(known, _)| *known == code).map(|(_, rate)| i128::from(*rate));
-    found.ok_or_else(|| Problem::wrong(format!("no currency {:?}", code.chars().take(10).collect::<String>())))
+    let found = CODES
+        .iter()
+        .find(|(known, _)| *known == code)
+        .map(|(_, rate)| i128::from(*rate));
+    found.ok_or_else(|| {
+        Problem::wrong(format!(
+            "no currency {:?}",
+            code.chars().take(10).collect::<String>()
+        ))
+    })
 }
 
 /// Converts through the euro, rounded down to a billionth.
 fn convert(asked: &Convert) -> Result<Money, Problem> {
     let (from_rate, to_rate) = (rate(&asked.from.currency)?, rate(&asked.to)?);
-    money(&asked.to, nanos(&asked.from) * to_rate / from_rate).ok_or_else(|| Problem::wrong("the amount is too large"))
+    money(&asked.to, nanos(&asked.from) * to_rate / from_rate)
+        .ok_or_else(|| Problem::wrong("the amount is too large"))
 }
 
 #[cfg(test)]
@@ -69,21 +80,39 @@ mod tests {
     use super::*;
 
     fn convert(currency: &str, units: i64, nanos: i64, to: &str) -> Result<(i64, i64), String> {
-        let from = Money { currency: currency.to_owned(), units, nanos };
-        let converted = super::convert(&Convert { from, to: to.to_owned() });
-        converted.map(|money| (money.units, money.nanos)).map_err(|problem| problem.text)
+        let from = Money {
+            currency: currency.to_owned(),
+            units,
+            nanos,
+        };
+        let converted = super::convert(&Convert {
+            from,
+            to: to.to_owned(),
+        });
+        converted
+            .map(|money| (money.units, money.nanos))
+            .map_err(|problem| problem.text)
     }
 
     #[test]
     fn amounts_are_exact() {
         assert_eq!(convert("EUR", 10, 0, "USD"), Ok((11, 305_000_000)));
         assert_eq!(convert("USD", 11, 305_000_000, "EUR"), Ok((10, 0)));
-        assert_eq!(convert("CAD", 19, 990_000_000, "CAD"), Ok((19, 990_000_000)));
+        assert_eq!(
+            convert("CAD", 19, 990_000_000, "CAD"),
+            Ok((19, 990_000_000))
+        );
     }
 
     #[test]
     fn refusals_say_why() {
-        assert_eq!(convert("XXX", 1, 0, "EUR"), Err("no currency \"XXX\"".into()));
-        assert_eq!(convert("EUR", i64::MAX, 0, "IDR"), Err("the amount is too large".into()));
+        assert_eq!(
+            convert("XXX", 1, 0, "EUR"),
+            Err("no currency \"XXX\"".into())
+        );
+        assert_eq!(
+            convert("EUR", i64::MAX, 0, "IDR"),
+            Err("the amount is too large".into())
+        );
     }
 }

@@ -15,7 +15,12 @@ fn send(asked: Confirm) -> Result<Sent, Problem> {
         return Err(Problem::wrong("no e-mail address in the order"));
     }
     if std::env::var_os("SHOP_LOG").is_some() {
-        eprintln!("confirmation of {} for {}", asked.order.order_id, asked.email);
+        eprintln!(
+            "confirmation of {} for {}",
+            asked.order.order_id, asked.email
+        );
     }
-    Ok(Sent { sent_to: asked.email })
+    Ok(Sent {
+        sent_to: asked.email,
+    })
 }

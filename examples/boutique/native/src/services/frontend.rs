@@ -8,7 +8,10 @@ use http::Method;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use crate::goods::{AddItem, Address, Card, Convert, GetAds, GetCart, GetProduct, GetQuote, Item, ListProducts, Money};
+use crate::goods::{
+    AddItem, Address, Card, Convert, GetAds, GetCart, GetProduct, GetQuote, Item, ListProducts,
+    Money,
+};
 use crate::goods::{PlaceOrder, Recommend, Supported};
 use crate::line::Peers;
 use crate::money::total;
@@ -33,7 +36,10 @@ pub(super) async fn answer(request: &Request, peers: &Peers<'_>) -> Result<Respo
         ("/cart", _, true) => visit.add().await,
         ("/cart/checkout", _, true) => visit.checkout().await,
         ("/setCurrency", _, true) => visit.set_currency(),
-        ("/" | "/cart" | "/cart/checkout" | "/setCurrency", ..) => Err(Problem { status: 405, ..request.unknown() }),
+        ("/" | "/cart" | "/cart/checkout" | "/setCurrency", ..) => Err(Problem {
+            status: 405,
+            ..request.unknown()
+        }),
         _ => Err(request.unknown()),
     }
 }
@@ -59,18 +65,31 @@ impl<'r> Visit<'r> {
     fn new(request: &'r Request, peers: &'r Peers<'r>) -> Self {
         let known = request.cookie("shop_session-id");
         let new = known.is_empty();
-        let session = if new { Uuid::new_v4().to_string() } else { known.to_owned() };
+        let session = if new {
+            Uuid::new_v4().to_string()
+        } else {
+            known.to_owned()
+        };
         let currency = match request.cookie("shop_currency") {
             "" => DEFAULT_CURRENCY,
             code => code,
         };
-        Self { request, peers, session, new, currency }
+        Self {
+            request,
+            peers,
+            session,
+            new,
+            currency,
+        }
     }
 
     fn show(&self, page: &impl Page) -> Response {
         let mut response = render(page, self.request.html);
         if self.new {
-            response.cookies.push(format!("shop_session-id={}; Path=/; HttpOnly", self.session));
+            response.cookies.push(format!(
+                "shop_session-id={}; Path=/; HttpOnly",
+                self.session
+            ));
         }
         response
     }
@@ -79,11 +98,22 @@ impl<'r> Visit<'r> {
         let all = self.peers.call(&ListProducts {});
         let (currencies, all, items, ads) =
             tokio::try_join!(self.currencies(), all, self.items(), self.ads(Vec::new()))?;
-        let prices = all.products.iter().map(|product| self.converted(product.price.clone()));
+        let prices = all
+            .products
+            .iter()
+            .map(|product| self.converted(product.price.clone()));
         let prices = try_join_all(prices).await?;
         let mut products = all.products;
-        products.iter_mut().zip(prices).for_each(|(product, price)| product.price = price);
-        Ok(self.show(&Front { currencies, cart_size: items.len(), products, ads }))
+        products
+            .iter_mut()
+            .zip(prices)
+            .for_each(|(product, price)| product.price = price);
+        Ok(self.show(&Front {
+            currencies,
+            cart_size: items.len(),
+            products,
+            ads,
+        }))
     }
 
     async fn product(&self, id: &str) -> Result<Response, Problem> {
@@ -95,15 +125,36 @@ impl<'r> Visit<'r> {
             self.recommended(vec![id.to_owned()]),
             self.ads(product.categories.clone()),
         )?;
-        Ok(self.show(&ProductPage { currencies, cart_size: items.len(), product, price, recommendations, ads }))
+        Ok(self.show(&ProductPage {
+            currencies,
+            cart_size: items.len(),
+            product,
+            price,
+            recommendations,
+            ads,
+        }))
     }
 
     async fn add(&self) -> Result<Response, Problem> {
         let quantity = self.request.query("quantity").parse();
         let quantity = quantity.map_err(|_| Problem::wrong("quantity is a whole number"))?;
-        let product = self.peers.call(&GetProduct { id: self.request.query("product_id") }).await?;
-        let item = Item { product_id: product.id, quantity };
-        let cart = self.peers.call(&AddItem { user: self.session.clone(), item }).await?;
+        let product = self
+            .peers
+            .call(&GetProduct {
+                id: self.request.query("product_id"),
+            })
+            .await?;
+        let item = Item {
+            product_id: product.id,
+            quantity,
+        };
+        let cart = self
+            .peers
+            .call(&AddItem {
+                user: self.session.clone(),
+                item,
+            })
+            .await?;
         Ok(self.show(&Filled(cart)))
     }
 
@@ -111,29 +162,67 @@ impl<'r> Visit<'r> {
         let (currencies, items) = tokio::try_join!(self.currencies(), self.items())?;
         let seen = items.iter().map(|item| item.product_id.clone()).collect();
         let entries = try_join_all(items.iter().map(|item| self.entry(item)));
-        let (recommendations, shipping, items) =
-            tokio::try_join!(self.recommended(seen), self.shipping(items.clone()), entries)?;
-        let costs = items.iter().map(|entry| (&entry.price, entry.quantity)).chain([(&shipping, 1)]);
-        let total = total(costs, &shipping.currency).ok_or_else(|| Problem::new(500, "too large a sum"))?;
-        Ok(self.show(&CartPage { currencies, recommendations, items, shipping, total }))
+        let (recommendations, shipping, items) = tokio::try_join!(
+            self.recommended(seen),
+            self.shipping(items.clone()),
+            entries
+        )?;
+        let costs = items
+            .iter()
+            .map(|entry| (&entry.price, entry.quantity))
+            .chain([(&shipping, 1)]);
+        let total =
+            total(costs, &shipping.currency).ok_or_else(|| Problem::new(500, "too large a sum"))?;
+        Ok(self.show(&CartPage {
+            currencies,
+            recommendations,
+            items,
+            shipping,
+            total,
+        }))
     }
 
     async fn checkout(&self) -> Result<Response, Problem> {
         let form: serde_json::Value = serde_json::from_slice(&self.request.body)
             .map_err(|error| Problem::wrong(format!("the body is not JSON: {error}")))?;
-        let Form { email, address, card } = serde_json::from_value(form)
-            .map_err(|error| Problem::wrong(format!("an order needs email, address and card: {error}")))?;
+        let Form {
+            email,
+            address,
+            card,
+        } = serde_json::from_value(form).map_err(|error| {
+            Problem::wrong(format!("an order needs email, address and card: {error}"))
+        })?;
         let (user, currency) = (self.session.clone(), self.currency.to_owned());
-        let order = self.peers.call(&PlaceOrder { user, currency, email, address, card }).await?;
-        let seen = order.items.iter().map(|line| line.product_id.clone()).collect();
-        let (recommendations, currencies) = tokio::try_join!(self.recommended(seen), self.currencies())?;
-        Ok(self.show(&Thanks { order, recommendations, currencies }))
+        let order = self
+            .peers
+            .call(&PlaceOrder {
+                user,
+                currency,
+                email,
+                address,
+                card,
+            })
+            .await?;
+        let seen = order
+            .items
+            .iter()
+            .map(|line| line.product_id.clone())
+            .collect();
+        let (recommendations, currencies) =
+            tokio::try_join!(self.recommended(seen), self.currencies())?;
+        Ok(self.show(&Thanks {
+            order,
+            recommendations,
+            currencies,
+        }))
     }
 
     fn set_currency(&self) -> Result<Response, Problem> {
         let code = self.request.query("currency_code");
         if code.len() != 3 || !code.bytes().all(|letter| letter.is_ascii_uppercase()) {
-            return Err(Problem::wrong("currency_code is three capital letters (ISO 4217)"));
+            return Err(Problem::wrong(
+                "currency_code is three capital letters (ISO 4217)",
+            ));
         }
         let cookie = format!("shop_currency={code}; Path=/");
         let mut response = render(&Chosen { currency: code }, self.request.html);
@@ -146,11 +235,22 @@ impl<'r> Visit<'r> {
     }
 
     async fn items(&self) -> Result<Vec<Item>, Problem> {
-        Ok(self.peers.call(&GetCart { user: self.session.clone() }).await?.items)
+        Ok(self
+            .peers
+            .call(&GetCart {
+                user: self.session.clone(),
+            })
+            .await?
+            .items)
     }
 
     async fn converted(&self, from: Money) -> Result<Money, Problem> {
-        self.peers.call(&Convert { from, to: self.currency.to_owned() }).await
+        self.peers
+            .call(&Convert {
+                from,
+                to: self.currency.to_owned(),
+            })
+            .await
     }
 
     async fn recommended(&self, not: Vec<String>) -> Result<Vec<String>, Problem> {
@@ -163,15 +263,28 @@ impl<'r> Visit<'r> {
     }
 
     async fn entry(&self, item: &Item) -> Result<Entry, Problem> {
-        let product = self.peers.call(&GetProduct { id: item.product_id.clone() }).await?;
+        let product = self
+            .peers
+            .call(&GetProduct {
+                id: item.product_id.clone(),
+            })
+            .await?;
         let price = self.converted(product.price).await?;
-        Ok(Entry { product: product.name, quantity: item.quantity, price })
+        Ok(Entry {
+            product: product.name,
+            quantity: item.quantity,
+            price,
+        })
     }
 
     /// A page without advertisements is better than no page.
     async fn ads(&self, categories: Vec<String>) -> Result<Vec<String>, Problem> {
         let asked = GetAds { categories };
         let answer = tokio::time::timeout(AD_PATIENCE, self.peers.call(&asked)).await;
-        Ok(answer.ok().and_then(Result::ok).map(|ads| ads.ads).unwrap_or_default())
+        Ok(answer
+            .ok()
+            .and_then(Result::ok)
+            .map(|ads| ads.ads)
+            .unwrap_or_default())
     }
 }

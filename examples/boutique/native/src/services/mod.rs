@@ -53,7 +53,11 @@ impl Service {
     }
 
     /// Answers one request. What makes calls is on the heap: else every service's futures were as large as the frontend's.
-    pub(crate) async fn answer(self, request: &Request, peers: &Peers<'_>) -> Result<Response, Problem> {
+    pub(crate) async fn answer(
+        self,
+        request: &Request,
+        peers: &Peers<'_>,
+    ) -> Result<Response, Problem> {
         match self {
             Self::Ad => ad::answer(request),
             Self::Cart => cart::answer(request),

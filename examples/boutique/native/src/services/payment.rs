@@ -11,8 +11,13 @@ pub(super) fn answer(request: &Request) -> Result<Response, Problem> {
     match request.path() {
         Charge::PATH => {
             let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
-            check(&request.read::<Charge>()?.card, (today.year().into(), today.month().into()))?;
-            Ok(request.reply(&Charged { transaction_id: Uuid::new_v4().to_string() }))
+            check(
+                &request.read::<Charge>()?.card,
+                (today.year().into(), today.month().into()),
+            )?;
+            Ok(request.reply(&Charged {
+                transaction_id: Uuid::new_v4().to_string(),
+            }))
         }
         _ => Err(request.unknown()),
     }
@@ -20,7 +25,11 @@ pub(super) fn answer(request: &Request) -> Result<Response, Problem> {
 
 /// Whether a card can be charged in this month.
 fn check(card: &Card, month: (i32, i32)) -> Result<(), Problem> {
-    let digits: String = card.number.chars().filter(|c| !matches!(c, '-' | ' ')).collect();
+    let digits: String = card
+        .number
+        .chars()
+        .filter(|c| !matches!(c, '-' | ' '))
+        .collect();
     if !luhn(&digits) {
         return Err(Problem::wrong("the card number is not valid"));
     }
@@ -29,7 +38,10 @@ fn check(card: &Card, month: (i32, i32)) -> Result<(), Problem> {
     }
     if (card.year, card.month) < month {
         let last = &digits[digits.len().saturating_sub(4)..];
-        return Err(Problem::wrong(format!("the card ending {last} expired in {}/{}", card.month, card.year)));
+        return Err(Problem::wrong(format!(
+            "the card ending {last} expired in {}/{}",
+            card.month, card.year
+        )));
     }
     Ok(())
 }
@@ -40,8 +52,18 @@ fn luhn(number: &str) -> bool {
         return false;
     }
     let digits = number.bytes().rev().map(|digit| u32::from(digit - b'0'));
-    let weigh = |(place, digit): (usize, u32)| if place % 2 == 1 { digit * 2 / 10 + digit * 2 % 10 } else { digit };
-    digits.enumerate().map(weigh).sum::<u32>().is_multiple_of(10)
+    let weigh = |(place, digit): (usize, u32)| {
+        if place % 2 == 1 {
+            digit * 2 / 10 + digit * 2 % 10
+        } else {
+            digit
+        }
+    };
+    digits
+        .enumerate()
+        .map(weigh)
+        .sum::<u32>()
+        .is_multiple_of(10)
 }
 
 #[cfg(test)]
@@ -49,7 +71,12 @@ mod tests {
     use super::*;
 
     fn checked(number: &str, year: i32, month: i32) -> Result<(), String> {
-        let card = Card { number: number.into(), year, month, cvv: 123 };
+        let card = Card {
+            number: number.into(),
+            year,
+            month,
+            cvv: 123,
+        };
         check(&card, (2026, 11)).map_err(|problem| problem.text)
     }
 
@@ -61,7 +88,11 @@ mod tests {
             ("four", 2027, "not valid"),
             ("", 2027, "not valid"),
             ("3782 822463 10005", 2027, "Visa and Mastercard"),
-            ("4111-1111-1111-1111", 2026, "ending 1111 expired in 10/2026"),
+            (
+                "4111-1111-1111-1111",
+                2026,
+                "ending 1111 expired in 10/2026",
+            ),
         ] {
             let refused = checked(number, year, 10).unwrap_err();
             assert!(refused.contains(text), "{number}: {refused}");

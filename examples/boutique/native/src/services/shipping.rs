@@ -36,7 +36,9 @@ fn ship(items: &[Item]) -> Result<Shipped, Problem> {
         return Err(Problem::wrong("there is nothing to ship"));
     }
     let number = Uuid::new_v4().simple().to_string()[..18].to_uppercase();
-    Ok(Shipped { tracking_id: number })
+    Ok(Shipped {
+        tracking_id: number,
+    })
 }
 
 #[cfg(test)]
@@ -45,8 +47,17 @@ mod tests {
 
     #[test]
     fn a_parcel_and_each_thing_in_it() {
-        let items = |quantity| [Item { product_id: "mug".into(), quantity }];
-        let cost = |quantity| quote(&items(quantity)).map(|money| (money.units, money.nanos)).unwrap();
+        let items = |quantity| {
+            [Item {
+                product_id: "mug".into(),
+                quantity,
+            }]
+        };
+        let cost = |quantity| {
+            quote(&items(quantity))
+                .map(|money| (money.units, money.nanos))
+                .unwrap()
+        };
         assert_eq!((cost(0), cost(2)), ((0, 0), (7, 990_000_000)));
         assert_eq!(ship(&items(0)).unwrap_err().status, 400);
         assert_eq!(ship(&items(1)).unwrap().tracking_id.len(), 18);

@@ -55,23 +55,48 @@ impl TestDomain {
     }
 
     fn within(settings: DomainSettings, edges: &[(&str, &str)]) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let (hub, _faults) = runtime.block_on(async { DomainHandle::start(settings).unwrap() });
         let id = |name: &str| name.parse::<FunctionId>().unwrap();
         let terms = |callee: &str| match callee.strip_prefix("listens-") {
-            Some(topic) => EdgeTerms { topics: vec![topic.to_owned()], ..EdgeTerms::default() },
+            Some(topic) => EdgeTerms {
+                topics: vec![topic.to_owned()],
+                ..EdgeTerms::default()
+            },
             None => EdgeTerms::default(),
         };
-        hub.declare_edges_with(edges.iter().map(|(caller, callee)| ((id(caller), id(callee)), terms(callee))));
+        hub.declare_edges_with(
+            edges
+                .iter()
+                .map(|(caller, callee)| ((id(caller), id(callee)), terms(callee))),
+        );
         let folder = tempfile::tempdir().unwrap();
-        Self { runtime, hub, folder, end: watch::channel(false).0, functions: Vec::new() }
+        Self {
+            runtime,
+            hub,
+            folder,
+            end: watch::channel(false).0,
+            functions: Vec::new(),
+        }
     }
 
     pub(crate) fn environment(&self, instance: u64, name: &str) -> Environment {
         let door: PathBuf = self.folder.path().join(format!("{instance}"));
-        self.hub.admit_instance(InstanceId(instance), name.parse().unwrap(), EndpointSocket::listen_at(&door).unwrap());
+        self.hub.admit_instance(
+            InstanceId(instance),
+            name.parse().unwrap(),
+            EndpointSocket::listen_at(&door).unwrap(),
+        );
         let nobody = format!("http://{}", free_addr());
-        Environment { dispatch_socket: Some(door), gateway: nobody, listen: free_addr() }
+        Environment {
+            dispatch_socket: Some(door),
+            gateway: nobody,
+            listen: free_addr(),
+        }
     }
 
     pub(crate) fn serve<H: Handler>(
@@ -90,7 +115,9 @@ impl TestDomain {
         name: &str,
         handler: impl FnOnce() -> H + Send + 'static,
     ) {
-        self.serves(instance, name, move || FunctionServer::new(handler()).streaming());
+        self.serves(instance, name, move || {
+            FunctionServer::new(handler()).streaming()
+        });
     }
 
     fn serves<H: Handler>(
@@ -124,7 +151,12 @@ impl TestDomain {
         name: &str,
         handler: impl FnMut(&mut ThreadEndpoint, Request) -> Response + Send + 'static,
     ) -> SocketAddr {
-        self.waiting(instance, name, |environment| ThreadEndpoint::new(environment).streaming(), handler)
+        self.waiting(
+            instance,
+            name,
+            |environment| ThreadEndpoint::new(environment).streaming(),
+            handler,
+        )
     }
 
     fn waiting(
@@ -140,7 +172,11 @@ impl TestDomain {
             let on = Cell::new(true);
             let handler = |party: &mut ThreadEndpoint, request: Request| {
                 on.set(request.path() != "/stop");
-                if on.get() { handler(party, request) } else { Response::new("") }
+                if on.get() {
+                    handler(party, request)
+                } else {
+                    Response::new("")
+                }
             };
             party(environment).serve_while(false, handler, || on.get())
         }));
@@ -151,13 +187,22 @@ impl TestDomain {
     pub(crate) fn busy(&mut self, instance: u64, name: &str) {
         let (environment, end) = (self.environment(instance, name), self.end.subscribe());
         self.functions.push(std::thread::spawn(move || {
-            let settings = endpoint::EndpointSettings { serves: true, ..endpoint::EndpointSettings::default() };
-            let mut post =
-                endpoint::blocking::BlockingEndpoint::dial(&environment.dispatch_socket.unwrap(), settings).unwrap();
+            let settings = endpoint::EndpointSettings {
+                serves: true,
+                ..endpoint::EndpointSettings::default()
+            };
+            let mut post = endpoint::blocking::BlockingEndpoint::dial(
+                &environment.dispatch_socket.unwrap(),
+                settings,
+            )
+            .unwrap();
             post.announce_ready().unwrap();
             while !*end.borrow() {
                 if let Some(incoming) = post.next_incoming(Some(Duration::from_millis(20))) {
-                    post.send_response(incoming, CallResponse::platform_error(Reason::Overload, "full"));
+                    post.send_response(
+                        incoming,
+                        CallResponse::platform_error(Reason::Overload, "full"),
+                    );
                 }
             }
             Ok(())
@@ -171,9 +216,14 @@ impl TestDomain {
 
     pub(crate) fn stop(self) {
         self.end.send_replace(true);
-        self.functions.into_iter().for_each(|function| function.join().unwrap().unwrap());
+        self.functions
+            .into_iter()
+            .for_each(|function| function.join().unwrap().unwrap());
         self.runtime.block_on(async {
-            eventually("all slots are back", async || self.hub.read_usage().await.slots == 0).await;
+            eventually("all slots are back", async || {
+                self.hub.read_usage().await.slots == 0
+            })
+            .await;
             self.hub.stop().await;
         });
     }
@@ -184,7 +234,9 @@ pub(crate) async fn near(name: &str, body: impl Into<Bytes>) -> Response {
     let body = body.into();
     let mut answer = None;
     eventually("it is near", async || {
-        answer = nearpath::call_with(name, body.clone(), CallOptions::default().shm_only()).await.ok();
+        answer = nearpath::call_with(name, body.clone(), CallOptions::default().shm_only())
+            .await
+            .ok();
         answer.is_some()
     })
     .await;
@@ -202,14 +254,25 @@ impl StandaloneServer {
     /// Its handler reads bodies as they come.
     pub(crate) fn streaming<H: Handler>(handler: impl FnOnce() -> H + Send + 'static) -> Self {
         let listen = free_addr();
-        let surroundings = Environment { dispatch_socket: None, gateway: format!("http://{listen}"), listen };
+        let surroundings = Environment {
+            dispatch_socket: None,
+            gateway: format!("http://{listen}"),
+            listen,
+        };
         let (end, mut ended) = watch::channel(false);
         let environment = surroundings.clone();
         let server = std::thread::spawn(move || {
             let end = async move { drop(ended.wait_for(|end| *end).await) };
-            FunctionServer::new(handler()).streaming().with_environment(environment).run_until(end)
+            FunctionServer::new(handler())
+                .streaming()
+                .with_environment(environment)
+                .run_until(end)
         });
-        Self { surroundings, end, server }
+        Self {
+            surroundings,
+            end,
+            server,
+        }
     }
 
     pub(crate) fn stop(self) {

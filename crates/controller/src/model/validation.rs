@@ -1,0 +1,131 @@
+//! What a spec must fulfil before it is kept: whatever can be known at deploy time is told at deploy time.
+
+use std::path::Path;
+
+use nearpath_types::{FunctionPolicy, FunctionSpec, InstanceResources, quantity};
+
+use super::{CommandRefusal, ControllerModel, SecretId, SecretName};
+
+/// Checks a spec against the rules and the model, and returns its settings.
+pub(super) fn validate_spec(
+    model: &ControllerModel,
+    spec: &FunctionSpec,
+) -> Result<FunctionPolicy, CommandRefusal> {
+    if !model.has_namespace(&spec.namespace) {
+        return Err(CommandRefusal::UnknownNamespace(spec.namespace.clone()));
+    }
+    check_image(&spec.image)?;
+    check_environment(spec)?;
+    check_resources("limits", spec.limits.as_ref())?;
+    check_resources("requests", spec.requests.as_ref())?;
+    check_secrets(model, spec)?;
+    Ok(FunctionPolicy::from_spec(spec)?)
+}
+
+/// The seam for an image store: until there is one, only folders can be run, and saying so beats an instance that never
+/// starts.
+fn check_image(image: &str) -> Result<(), CommandRefusal> {
+    let hint = "write file:///ABSOLUTE/FOLDER, a folder on the node";
+    match image.strip_prefix("file://") {
+        _ if image.is_empty() => Err(invalid_field("image", format!("it is missing: {hint}"))),
+        None => Err(invalid_field(
+            "image",
+            format!("{image:?}: images from a registry cannot be run yet: {hint}"),
+        )),
+        Some(path) if !path.starts_with('/') => Err(invalid_field(
+            "image",
+            format!("{image:?} is not absolute: {hint}"),
+        )),
+        Some(path) if path.contains('\0') || path.split('/').any(|part| part == "..") => Err(
+            invalid_field("image", format!("{image:?} holds `..` or a NUL: {hint}")),
+        ),
+        Some(path)
+            if ["/proc", "/sys", "/dev"]
+                .iter()
+                .any(|root| Path::new(path).starts_with(root)) =>
+        {
+            Err(invalid_field(
+                "image",
+                format!("{image:?} is the kernel's, not a function's folder: {hint}"),
+            ))
+        }
+        Some("/") => Err(invalid_field(
+            "image",
+            format!("{image:?} is the whole machine: {hint}"),
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Names and values that no process could be started with.
+fn check_environment(spec: &FunctionSpec) -> Result<(), CommandRefusal> {
+    for (name, value) in &spec.env_vars {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(invalid_field(
+                "envVars",
+                format!("{name:?} is not a variable's name"),
+            ));
+        }
+        if value.contains('\0') {
+            return Err(invalid_field(
+                "envVars",
+                format!("the value of {name} holds a NUL"),
+            ));
+        }
+    }
+    match spec.env_process.contains('\0') {
+        true => Err(invalid_field("envProcess", "it holds a NUL".to_owned())),
+        false => Ok(()),
+    }
+}
+
+fn check_resources(
+    field: &str,
+    resources: Option<&InstanceResources>,
+) -> Result<(), CommandRefusal> {
+    let Some(resources) = resources else {
+        return Ok(());
+    };
+    if let Some(text) = &resources.memory {
+        quantity::parse_memory(text)
+            .map_err(|error| invalid_field(&format!("{field}.memory"), error.to_string()))?;
+    }
+    if let Some(text) = &resources.cpu {
+        quantity::parse_cpu(text)
+            .map_err(|error| invalid_field(&format!("{field}.cpu"), error.to_string()))?;
+    }
+    match resources.pids {
+        Some(0) => Err(invalid_field(
+            &format!("{field}.pids"),
+            "at least 1 is needed".to_owned(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_secrets(model: &ControllerModel, spec: &FunctionSpec) -> Result<(), CommandRefusal> {
+    let mut missing = Vec::new();
+    for text in spec.needed_secrets() {
+        let name: SecretName = text
+            .parse()
+            .map_err(|error| invalid_field("secrets", format!("{error}")))?;
+        let id = SecretId {
+            namespace: spec.namespace.clone(),
+            name,
+        };
+        if !model.secrets.contains_key(&id) {
+            missing.push(text);
+        }
+    }
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(CommandRefusal::UnknownSecrets(
+            spec.namespace.clone(),
+            missing.join(", "),
+        )),
+    }
+}
+
+fn invalid_field(name: &str, why: String) -> CommandRefusal {
+    CommandRefusal::InvalidField(name.to_owned(), why)
+}

@@ -1,0 +1,282 @@
+//! A controller on a folder of its own, with a fleet that only remembers, and a client.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Body;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::BodyExt;
+use nearpath_controller::{AuthMode, Controller, ControllerConfig, Fleet, StoreOpenError, api};
+use nearpath_testkit::within;
+use nearpath_types::chain_status::{EdgeStatus, MemoryStatus, PathStatus};
+use nearpath_types::pool_status::PoolStatus;
+use nearpath_types::status::UsageStatus;
+use nearpath_types::{
+    DesiredFunction, DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction, StatusQuery,
+    StatusReport, StatusSource,
+};
+use tempfile::TempDir;
+use tokio::sync::{mpsc, watch};
+
+use crate::contract;
+
+/// Opens it as soon as the directory is free: a process that another test is just starting has, until it runs its program, a
+/// copy of every descriptor, also of the lock of a controller that has closed.
+async fn open_when_free(config: ControllerConfig, fleet: &Arc<FakeFleet>) -> Controller {
+    loop {
+        match Controller::open(config.clone(), fleet.clone(), fleet.clone()).await {
+            Err(StoreOpenError::InUse { .. }) => tokio::task::yield_now().await,
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
+/// Remembers what it was told.
+pub(crate) struct FakeFleet {
+    desired: watch::Sender<DesiredState>,
+    pub(crate) observed: Mutex<Arc<Vec<ObservedFunction>>>,
+    pub(crate) log_queries: Mutex<Vec<LogQuery>>,
+    pub(crate) log_lines: Mutex<Option<mpsc::Receiver<LogLine>>>,
+}
+
+impl Default for FakeFleet {
+    fn default() -> Self {
+        let (applied, _) = watch::channel(DesiredState::default());
+        Self {
+            desired: applied,
+            observed: Mutex::default(),
+            log_queries: Mutex::default(),
+            log_lines: Mutex::default(),
+        }
+    }
+}
+
+impl FakeFleet {
+    /// What is wanted of a function now.
+    pub(crate) fn desired_function(&self, name: &str) -> Option<DesiredFunction> {
+        let id: FunctionId = name.parse().unwrap();
+        self.desired
+            .borrow()
+            .functions
+            .iter()
+            .find(|function| function.spec.id() == id)
+            .cloned()
+    }
+
+    /// Waits until as many replicas are wanted.
+    pub(crate) async fn wait_for_replicas(&self, name: &str, replicas: u32) {
+        let mut applied = self.desired.subscribe();
+        while self
+            .desired_function(name)
+            .map(|function| function.replicas)
+            != Some(replicas)
+        {
+            within(applied.changed()).await.unwrap();
+        }
+    }
+}
+
+impl Fleet for FakeFleet {
+    fn apply_desired(&self, desired: DesiredState) {
+        drop(tokio::runtime::Handle::current()); // promised by the trait: a node may want to spawn
+        self.desired.send_replace(desired);
+    }
+    fn observed_functions(&self) -> Arc<Vec<ObservedFunction>> {
+        self.observed.lock().unwrap().clone()
+    }
+    fn read_logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine> {
+        self.log_queries.lock().unwrap().push(query);
+        self.log_lines
+            .lock()
+            .unwrap()
+            .take()
+            .unwrap_or_else(|| mpsc::channel(1).1)
+    }
+    fn function_usage(&self, _: FunctionId) -> BoxFuture<'static, UsageStatus> {
+        std::future::ready(UsageStatus {
+            cpu: 12.5,
+            total_memory_bytes: 4_096.0,
+        })
+        .boxed()
+    }
+    fn invocation_count(&self, _: &FunctionId) -> u64 {
+        7
+    }
+}
+
+impl StatusSource for FakeFleet {
+    /// One row in the default namespace, one in another.
+    fn status(&self, query: StatusQuery) -> StatusReport {
+        fn rows<T>(row: impl Fn(String) -> T) -> Vec<T> {
+            ["openfaas-fn", "elsewhere"]
+                .map(|namespace| row(namespace.to_owned()))
+                .into()
+        }
+        match query.name() {
+            "edges" => StatusReport::Edges(rows(|namespace| EdgeStatus {
+                caller: format!("front.{namespace}"),
+                namespace,
+                ..EdgeStatus::default()
+            })),
+            "memory" => StatusReport::Memory(rows(|namespace| MemoryStatus {
+                chain: "shop".into(),
+                namespace,
+                ..MemoryStatus::default()
+            })),
+            "paths" => StatusReport::Paths(rows(|namespace| PathStatus {
+                caller: "gateway".into(),
+                callee: format!("front.{namespace}"),
+                ..PathStatus::default()
+            })),
+            "pool" => StatusReport::Pool(rows(|namespace| PoolStatus {
+                owner: format!("front.{namespace}"),
+                namespace,
+                pins: [("LISTEN".to_owned(), 1)].into(),
+                oldest_seconds: Some(0.5),
+                ..PoolStatus::default()
+            })),
+            _ => query.read(serde_json::json!([])).unwrap(),
+        }
+    }
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub(crate) struct ApiReply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
+}
+
+impl ApiReply {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap())
+    }
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+}
+
+/// A controller without authentication.
+pub(crate) struct ControllerFixture {
+    pub(crate) fleet: Arc<FakeFleet>,
+    pub(crate) controller: Controller,
+    router: Router,
+    folder: Option<TempDir>,
+}
+
+impl ControllerFixture {
+    pub(crate) async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut lab = Self::open_on(folder.path()).await;
+        lab.folder = Some(folder);
+        lab
+    }
+
+    /// The data directory of a lab made by [`ControllerFixture::new`].
+    pub(crate) fn data_dir(&self) -> &Path {
+        self.folder.as_ref().unwrap().path()
+    }
+
+    pub(crate) async fn open_on(folder: &Path) -> Self {
+        Self::with_config(test_config(folder, AuthMode::Disabled)).await
+    }
+
+    pub(crate) async fn with_config(config: ControllerConfig) -> Self {
+        let fleet = Arc::new(FakeFleet::default());
+        let controller = within(open_when_free(config, &fleet)).await;
+        Self {
+            router: controller.build_router(),
+            fleet,
+            controller,
+            folder: None,
+        }
+    }
+
+    /// Closes the controller and opens it anew on the same folder.
+    pub(crate) async fn reopen(self) -> Self {
+        let folder = self.folder;
+        drop((self.router, self.controller));
+        let mut lab = Self::open_on(folder.as_ref().unwrap().path()).await;
+        lab.folder = folder;
+        lab
+    }
+
+    /// Sends a request and holds the answer against the contract.
+    pub(crate) async fn call_api(
+        &self,
+        method: &str,
+        path: &str,
+        body: impl Into<Body>,
+    ) -> ApiReply {
+        self.send_request(
+            Request::builder()
+                .method(method)
+                .uri(path)
+                .body(body.into())
+                .unwrap(),
+        )
+        .await
+    }
+
+    pub(crate) async fn get_path(&self, path: &str) -> ApiReply {
+        self.call_api("GET", path, "").await
+    }
+
+    pub(crate) async fn send_request(&self, request: Request<Body>) -> ApiReply {
+        let (method, path) = (
+            request.method().to_string(),
+            request.uri().path().to_owned(),
+        );
+        let response = within(api::answer_with_router(self.router.clone(), request)).await;
+        let (parts, body) = response.into_parts();
+        contract::check_documented(&method, &path, parts.status.as_u16());
+        let bytes = within(body.collect()).await.unwrap().to_bytes();
+        ApiReply {
+            status: parts.status,
+            headers: parts.headers,
+            text: String::from_utf8(bytes.into()).unwrap(),
+        }
+    }
+
+    /// Sends a request that has to be answered with `status`.
+    pub(crate) async fn expect_status(
+        &self,
+        status: u16,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> ApiReply {
+        let reply = self.call_api(method, path, body.to_owned()).await;
+        assert_eq!(
+            reply.status.as_u16(),
+            status,
+            "{method} {path} {body}: {}",
+            reply.text
+        );
+        reply
+    }
+
+    /// Deploys a function that is nothing but its name.
+    pub(crate) async fn deploy_function(&self, name: &str) {
+        self.expect_status(202, "POST", "/system/functions", &spec_json(name, ""))
+            .await;
+    }
+}
+
+pub(crate) fn test_config(folder: &Path, auth: AuthMode) -> ControllerConfig {
+    ControllerConfig {
+        auth,
+        ..ControllerConfig::new(folder)
+    }
+}
+
+/// A function's JSON with more fields (`,"key":value`).
+pub(crate) fn spec_json(name: &str, more: &str) -> String {
+    format!(r#"{{"service":"{name}","image":"file:///srv/{name}"{more}}}"#)
+}

@@ -1,0 +1,229 @@
+//! From stages to workers.
+
+use std::collections::HashMap;
+
+use serde_json::Map;
+
+use super::{GraphEdge, GraphStage, StageGraph};
+use crate::topology::{
+    CustomPort, Distribution, JobTopology, StreamSpec, TopologyError, TopologyErrors,
+    TopologyLimits, WorkerPort, WorkerSpec, check_names, find_cycle,
+};
+
+impl StageGraph {
+    /// Whether it can be expanded.
+    ///
+    /// # Errors
+    /// All flaws, in the words of stages.
+    pub fn check(&self) -> Result<(), TopologyErrors> {
+        let mut errors = Vec::new();
+        if self.stages.is_empty() {
+            errors.push(TopologyError::NoWorkersAtAll);
+        }
+        check_names(self.stages.iter().map(|stage| &*stage.name), &mut errors);
+        let idle = self.stages.iter().filter(|stage| stage.workers == 0);
+        errors.extend(idle.map(|stage| TopologyError::NoWorkers(stage.name.clone())));
+        self.check_scale_out(&mut errors);
+        for (at, edge) in self.edges.iter().enumerate() {
+            self.check_edge(edge, &mut errors);
+            if self.edges[..at]
+                .iter()
+                .any(|other| (&other.from, &other.to) == (&edge.from, &edge.to))
+            {
+                errors.push(TopologyError::DuplicateEdge {
+                    from: edge.from.clone(),
+                    to: edge.to.clone(),
+                });
+            }
+        }
+        let mut edges: HashMap<&str, Vec<&str>> = HashMap::new();
+        for edge in &self.edges {
+            edges.entry(&edge.from).or_default().push(&edge.to);
+        }
+        errors.extend(find_cycle(&edges).map(TopologyError::Cycle));
+        TopologyErrors::into_result(errors)
+    }
+
+    fn check_scale_out(&self, errors: &mut Vec<TopologyError>) {
+        for stage in &self.stages {
+            let (name, workers, most) = (stage.name.clone(), stage.workers, stage.max_workers());
+            if most < workers {
+                errors.push(TopologyError::MaxBelowWorkers {
+                    stage: name,
+                    workers,
+                    most,
+                });
+            } else if stage.can_scale_out() && !self.edges.iter().any(|edge| edge.to == name) {
+                errors.push(TopologyError::UnreachableSpare(name));
+            }
+        }
+    }
+
+    fn check_edge(&self, edge: &GraphEdge, errors: &mut Vec<TopologyError>) {
+        let (from, to) = (edge.from.clone(), edge.to.clone());
+        let (Some(left), Some(right)) = (self.find_stage(&from), self.find_stage(&to)) else {
+            let missing = if self.find_stage(&from).is_none() {
+                (to, from)
+            } else {
+                (from, to)
+            };
+            return errors.push(TopologyError::UnknownWorker {
+                worker: missing.0,
+                other: missing.1,
+            });
+        };
+        let (from_scales, to_scales, left, right) = (
+            left.can_scale_out(),
+            right.can_scale_out(),
+            left.workers,
+            right.workers,
+        );
+        match edge.how {
+            Distribution::Spread => {}
+            how if to_scales => errors.push(TopologyError::ScalableTarget { from, to, how }),
+            Distribution::OneToOne if from_scales => {
+                errors.push(TopologyError::ScalableSource { from, to })
+            }
+            Distribution::OneToOne if left != right => errors.push(TopologyError::UnequalWorkers {
+                from,
+                to,
+                left,
+                right,
+            }),
+            Distribution::Gather if right > 1 => {
+                errors.push(TopologyError::GatherToMany { to, workers: right })
+            }
+            _ => {}
+        }
+    }
+
+    /// The workers, checked. A stage that no edge leads to gets an input of type `source`, one that none leaves an output of
+    /// type `sink`.
+    ///
+    /// # Errors
+    /// All flaws of the graph; then what there would be too many of, before it is made.
+    pub fn expand(&self, limits: TopologyLimits) -> Result<JobTopology, TopologyErrors> {
+        self.check()?;
+        self.check_limits(limits)?;
+        let workers = self
+            .stages
+            .iter()
+            .flat_map(|stage| (0..stage.max_workers()).map(|at| self.build_worker(stage, at)));
+        let mut topology = JobTopology {
+            workers: workers.collect(),
+        };
+        topology.mark_spare_streams();
+        topology.check_with(limits)?;
+        Ok(topology)
+    }
+
+    fn check_limits(&self, limits: TopologyLimits) -> Result<(), TopologyErrors> {
+        let has = self.stages.iter().fold(0, |sum: usize, stage| {
+            sum.saturating_add(stage.max_workers())
+        });
+        if has > limits.workers {
+            return Err(TopologyErrors(vec![TopologyError::TooManyWorkers {
+                has,
+                limit: limits.workers,
+            }]));
+        }
+        let mut errors = Vec::new();
+        for GraphStage { name, .. } in &self.stages {
+            let first_worker = || worker_name(name, 0);
+            let reads = self.count_streams(|edge| (edge.to == *name).then_some(&edge.from));
+            let writes = self.count_streams(|edge| (edge.from == *name).then_some(&edge.to));
+            if reads > limits.fan_in {
+                errors.push(TopologyError::FanIn {
+                    worker: first_worker(),
+                    has: reads,
+                    limit: limits.fan_in,
+                });
+            }
+            if writes > limits.fan_out {
+                errors.push(TopologyError::FanOut {
+                    worker: first_worker(),
+                    has: writes,
+                    limit: limits.fan_out,
+                });
+            }
+        }
+        TopologyErrors::into_result(errors)
+    }
+
+    /// Of one worker, with the stages at the other ends of some edges.
+    fn count_streams<'a>(&'a self, other: impl Fn(&'a GraphEdge) -> Option<&'a String>) -> usize {
+        let streams_of_edge = |edge: &'a GraphEdge| match (edge.how, other(edge)) {
+            (_, None) => 0,
+            (Distribution::OneToOne, _) => 1,
+            (_, Some(other)) => self.find_stage(other).map_or(0, GraphStage::max_workers),
+        };
+        self.edges.iter().map(streams_of_edge).sum()
+    }
+
+    fn build_worker(&self, stage: &GraphStage, at: usize) -> WorkerSpec {
+        let into = self.edges.iter().filter(|edge| edge.to == stage.name);
+        let mut inputs: Vec<WorkerPort> =
+            into.flat_map(|edge| self.worker_inputs(edge, at)).collect();
+        let out = self.edges.iter().filter(|edge| edge.from == stage.name);
+        let mut outputs: Vec<WorkerPort> =
+            out.flat_map(|edge| self.worker_outputs(edge, at)).collect();
+        if inputs.is_empty() {
+            inputs.push(custom_port("source"));
+        }
+        if outputs.is_empty() {
+            outputs.push(custom_port("sink"));
+        }
+        let (name, spare) = (worker_name(&stage.name, at), at >= stage.workers);
+        WorkerSpec {
+            name,
+            stage: Some(stage.name.clone()),
+            spare,
+            inputs,
+            outputs,
+        }
+    }
+
+    fn worker_inputs(&self, edge: &GraphEdge, at: usize) -> Vec<WorkerPort> {
+        let all = 0..self
+            .find_stage(&edge.from)
+            .map_or(0, GraphStage::max_workers);
+        let from = if edge.how == Distribution::OneToOne {
+            at..at + 1
+        } else {
+            all
+        };
+        from.map(|number| {
+            WorkerPort::Stream(StreamSpec::to_worker(&worker_name(&edge.from, number)))
+        })
+        .collect()
+    }
+
+    fn worker_outputs(&self, edge: &GraphEdge, at: usize) -> Vec<WorkerPort> {
+        let all = 0..self.find_stage(&edge.to).map_or(0, GraphStage::max_workers);
+        let to = if edge.how == Distribution::OneToOne {
+            at..at + 1
+        } else {
+            all
+        };
+        let stream = |number| StreamSpec {
+            worker: worker_name(&edge.to, number),
+            how: edge.how,
+            group: Some(edge.to.clone()),
+            spill: edge.spill,
+            later: false,
+        };
+        to.map(|number| WorkerPort::Stream(stream(number)))
+            .collect()
+    }
+}
+
+fn worker_name(stage: &str, at: usize) -> String {
+    format!("{stage}.{at}")
+}
+
+fn custom_port(kind: &str) -> WorkerPort {
+    WorkerPort::Custom(CustomPort {
+        kind: kind.to_owned(),
+        fields: Map::new(),
+    })
+}

@@ -1,0 +1,264 @@
+//! An adapter behind a listener on loopback, with a keeper that only opens connections below a ceiling.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use nearpath_connpool::counters::DestinationCounters;
+use nearpath_connpool::destination::{EgressDestination, PoolKey};
+use nearpath_connpool::pool::{
+    ConnectionLease, ConnectionSource, LeaseGuard, NextWaiter, NoConnection,
+};
+use nearpath_connpool::upstream::UpstreamHandle;
+use nearpath_dbproxy::failed_writes::FailedWrites;
+use nearpath_dbproxy::{ClientContext, ClientInstance};
+use nearpath_types::InstanceId;
+use nearpath_types::egress::{
+    EgressHost, EgressLogin, EgressProtocol, EgressSpec, EgressTls, PoolingMode, SharingScope,
+    WriteMode,
+};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::LocalSet;
+
+/// What a test says of its destination.
+pub(crate) fn default_egress(protocol: EgressProtocol, server: SocketAddr) -> EgressSpec {
+    EgressSpec {
+        host: EgressHost::V4(Ipv4Addr::LOCALHOST),
+        port: server.port(),
+        protocol,
+        mode: PoolingMode::Session,
+        max: 20,
+        warm: 8,
+        idle: Duration::from_secs(60),
+        age: Duration::from_secs(1800),
+        wait: Duration::from_secs(10),
+        login: None,
+        tls: EgressTls::Pass,
+        shared: SharingScope::Function,
+        cache: None,
+        writes: WriteMode::Sync,
+        prefetch: Vec::new(),
+    }
+}
+
+/// The node logs in with the password in the secret `password`.
+pub(crate) fn node_login(user: &str) -> Option<EgressLogin> {
+    Some(EgressLogin {
+        user: user.into(),
+        password: Some("password".into()),
+        database: None,
+    })
+}
+
+/// Connections straight to the server, never more than the ceiling.
+#[derive(Default)]
+pub(crate) struct DirectBackends {
+    open_count: Rc<Cell<u32>>,
+    waiting: Rc<Cell<u32>>,
+    max_open: Cell<u32>,
+    opened: Cell<u32>,
+    freed: Rc<tokio::sync::Notify>,
+}
+
+impl DirectBackends {
+    /// Connections opened so far.
+    pub(crate) fn opened(&self) -> u32 {
+        self.opened.get()
+    }
+
+    /// Most that were open at a time.
+    pub(crate) fn max_open(&self) -> u32 {
+        self.max_open.get()
+    }
+
+    async fn wait_for_permit(&self, max: u32) {
+        self.waiting.set(self.waiting.get() + 1);
+        // Also when its client has got another connection meanwhile, or has left.
+        let _place = LeaseGuard::on_drop({
+            let waiting = self.waiting.clone();
+            move || waiting.set(waiting.get() - 1)
+        });
+        while self.open_count.get() >= max {
+            self.freed.notified().await;
+        }
+        self.open_count.set(self.open_count.get() + 1);
+        self.max_open
+            .set(self.max_open.get().max(self.open_count.get()));
+    }
+
+    async fn open_connection(
+        &self,
+        to: &EgressDestination,
+    ) -> Result<ConnectionLease, NoConnection> {
+        self.wait_for_permit(to.egress.max).await;
+        let (open, freed) = (self.open_count.clone(), self.freed.clone());
+        let gone = LeaseGuard::on_drop(move || {
+            open.set(open.get() - 1);
+            freed.notify_one();
+        });
+        let name = || to.key.host_port.clone();
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, to.egress.port)).await;
+        let stream = stream.map_err(|error| NoConnection::Refused { to: name(), error })?;
+        stream
+            .set_nodelay(true)
+            .map_err(|error| NoConnection::Refused { to: name(), error })?;
+        self.opened.set(self.opened.get() + 1);
+        Ok(ConnectionLease {
+            stream,
+            guard: gone,
+        })
+    }
+}
+
+impl ConnectionSource for DirectBackends {
+    fn next_waiter(&self, _: &EgressDestination) -> NextWaiter {
+        if self.waiting.get() > 0 {
+            NextWaiter::SameKey
+        } else {
+            NextWaiter::None
+        }
+    }
+
+    fn connect<'a>(
+        &'a self,
+        to: &'a EgressDestination,
+        deadline: Instant,
+    ) -> Pin<Box<dyn Future<Output = Result<ConnectionLease, NoConnection>> + 'a>> {
+        Box::pin(async move {
+            let opening = tokio::time::timeout_at(deadline.into(), self.open_connection(to));
+            opening.await.unwrap_or_else(|_| {
+                Err(NoConnection::Exhausted {
+                    to: to.key.host_port.clone(),
+                    open: to.egress.max,
+                    waited: to.egress.wait,
+                })
+            })
+        })
+    }
+}
+
+/// An adapter that serves.
+pub(crate) struct AdapterFixture {
+    /// Where.
+    pub(crate) at: SocketAddr,
+    pub(crate) backends: Rc<DirectBackends>,
+    pub(crate) ledger: Rc<DestinationCounters>,
+    pub(crate) failed_writes: Rc<FailedWrites>,
+    pub(crate) ended: Rc<RefCell<Vec<std::io::Result<()>>>>,
+    /// What its clients are served with.
+    pub(crate) context: RefCell<Option<ClientContext>>,
+}
+
+impl AdapterFixture {
+    /// Serves with `adapter`, until the `LocalSet` ends.
+    pub(crate) async fn open<S, F>(egress: EgressSpec, secrets: &[(&str, &str)], adapter: S) -> Self
+    where
+        S: Fn(TcpStream, ClientContext) -> F + 'static,
+        F: Future<Output = std::io::Result<()>> + 'static,
+    {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let (backends, ledger, ended) = (
+            Rc::new(DirectBackends::default()),
+            Rc::new(DestinationCounters::default()),
+            Rc::default(),
+        );
+        let unwritten = Rc::default();
+        let stage = Self {
+            at: listener.local_addr().unwrap(),
+            backends,
+            ledger,
+            failed_writes: unwritten,
+            ended,
+            context: RefCell::default(),
+        };
+        let visit = client_context(egress, secrets, &stage);
+        stage.context.replace(Some(visit.clone()));
+        let ended = stage.ended.clone();
+        tokio::task::spawn_local(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                client.set_nodelay(true).unwrap(); // as those of the way out have it
+                let (serving, ended) = (adapter(client, visit.clone()), ended.clone());
+                tokio::task::spawn_local(async move {
+                    let end = serving.await;
+                    ended.borrow_mut().push(end);
+                });
+            }
+        });
+        stage
+    }
+
+    /// Waits until so many clients have been served to their end.
+    pub(crate) async fn wait_served(&self, clients: usize) {
+        nearpath_testkit::eventually("the clients' ends", async || {
+            self.ended.borrow().len() >= clients
+        })
+        .await;
+    }
+
+    /// A call of the function arrives.
+    pub(crate) fn call_function(&self, adapter: fn(&ClientContext)) {
+        adapter(self.context.borrow().as_ref().unwrap());
+    }
+
+    /// Why clients kept their backends.
+    pub(crate) fn pin_reasons(&self) -> Vec<&'static str> {
+        self.ledger.pins.borrow().keys().copied().collect()
+    }
+}
+
+fn client_context(
+    egress: EgressSpec,
+    secrets: &[(&str, &str)],
+    stage: &AdapterFixture,
+) -> ClientContext {
+    let secrets: BTreeMap<_, _> = secrets
+        .iter()
+        .map(|(name, value)| ((*name).into(), value.as_bytes().to_vec()))
+        .collect();
+    let to = format!("{}:{}", egress.host, egress.port);
+    let key = PoolKey {
+        owner: "test.fn".into(),
+        host_port: to,
+        identity: String::new(),
+        epoch: 1,
+    };
+    let destination = Rc::new(EgressDestination {
+        egress,
+        visible_ip: Ipv4Addr::new(10, 61, 0, 1).into(),
+        key,
+        secrets,
+    });
+    let caller = ClientInstance {
+        instance: InstanceId(1),
+        function: "test.fn".parse().unwrap(),
+    };
+    ClientContext {
+        caller: Rc::new(caller),
+        upstream: UpstreamHandle {
+            destination,
+            source: stage.backends.clone(),
+            adapters: Rc::default(),
+            counters: stage.ledger.clone(),
+        },
+        failed_writes: stage.failed_writes.clone(),
+        instance_alive: None,
+    }
+}
+
+/// Runs a test on one thread, as the pool does.
+pub(crate) fn run_local(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let test = async {
+        tokio::time::timeout(Duration::from_secs(120), test)
+            .await
+            .expect("the test hung for 2 minutes")
+    };
+    LocalSet::new().block_on(&runtime, test);
+}

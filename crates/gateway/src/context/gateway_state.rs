@@ -1,0 +1,22 @@
+//! The state that all serving threads share.
+
+use std::sync::Arc;
+
+use http::HeaderValue;
+use nearpath_wire::quic::CallerConfig;
+use tokio::sync::watch;
+
+use crate::control::GatewayControl;
+use crate::function::RoutingTable;
+use crate::record::{AccessLog, GatewayTotals};
+
+/// The state that all serving threads share.
+#[derive(Clone)]
+pub(crate) struct GatewayState {
+    pub table: Arc<RoutingTable>,
+    pub control: Arc<dyn GatewayControl>,
+    pub totals: Arc<GatewayTotals>,
+    pub log: Option<AccessLog>,
+    pub served_by: HeaderValue,
+    pub caller: Option<watch::Receiver<CallerConfig>>,
+}

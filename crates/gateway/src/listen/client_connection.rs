@@ -1,0 +1,194 @@
+//! The requests of one client's connection, and the responses that keep it busy.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::ALT_SVC;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use nearpath_types::Reason;
+use nearpath_wire::BoxError;
+
+use super::conn_state::{ActiveRequest, ConnState};
+use super::stream_resets::{ResetBudget, ResetVerdict};
+use crate::context::WorkerContext;
+use crate::deliver::ResponseContent;
+use crate::pipeline;
+use crate::record::CompletionRecord;
+use crate::request::{CallerBody, PeerInfo};
+
+/// One connection's requests.
+pub(super) struct ClientConnection {
+    pub(super) worker: Rc<WorkerContext>,
+    pub(super) peer: Rc<PeerInfo>,
+    pub(super) state: Arc<ConnState>,
+    /// Where else the same is served.
+    pub(super) alt_svc: Option<HeaderValue>,
+    pub(super) reset_budget: Rc<ResetBudget>,
+}
+
+impl ClientConnection {
+    /// Says where else the same is served.
+    pub(super) fn add_alt_svc(&self, headers: &mut HeaderMap) {
+        insert_alt_svc(headers, self.alt_svc.clone());
+    }
+
+    /// Looks at the request at once, so that the future need not hold it.
+    pub(super) fn answer_request(
+        &self,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<TrackedBody>, Infallible>> + use<> {
+        let active = self.state.begin_request(request.body().is_end_stream());
+        let routed =
+            pipeline::route_request(&self.worker, &self.peer, request.map(CallerBody::Http));
+        let alt_svc = self.alt_svc.clone();
+        async move {
+            let mut response = pipeline::answer_request(routed).await;
+            insert_alt_svc(response.headers_mut(), alt_svc);
+            Ok(response.map(|content| TrackedBody::new(content, active)))
+        }
+    }
+
+    pub(super) fn answer_stream_request(
+        self: &Rc<Self>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<TrackedBody>, Infallible>> + use<> {
+        let stream = StreamGuard::new(self);
+        let answer = self.answer_request(request);
+        async move {
+            let response = answer.await;
+            stream.mark_answered();
+            response
+        }
+    }
+
+    /// Drives the connection until it ends; once drained, it takes no new requests.
+    pub(super) async fn run_until_end<C: Future>(
+        &self,
+        mut connection: Pin<&mut C>,
+        start_shutdown: impl Fn(Pin<&mut C>),
+    ) -> C::Output {
+        let mut is_draining = false;
+        poll_fn(|cx| {
+            if !is_draining && self.state.is_draining() {
+                is_draining = true;
+                start_shutdown(connection.as_mut());
+            }
+            connection.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// A head that hyper could not read is answered already ([`super::http1_errors`]); here it is recorded.
+    pub(super) fn record_parse_error(
+        &self,
+        served: hyper::Result<()>,
+        protocol: &'static str,
+    ) -> Result<(), BoxError> {
+        let Err(error) = served else { return Ok(()) };
+        if error.is_parse() {
+            let reason = if error.is_parse_too_large() {
+                Reason::HeadersTooLarge
+            } else {
+                Reason::BadRequest
+            };
+            CompletionRecord::start_unreadable(&self.worker.recorder, protocol)
+                .mark_refused(reason);
+        }
+        Err(error.into())
+    }
+}
+
+fn insert_alt_svc(headers: &mut HeaderMap, alt_svc: Option<HeaderValue>) {
+    if let Some(alt_svc) = alt_svc {
+        headers.insert(ALT_SVC, alt_svc);
+    }
+}
+
+/// One request of HTTP/2 or 3: dropped unanswered, it was reset.
+pub(super) struct StreamGuard {
+    connection: Rc<ClientConnection>,
+    is_answered: Cell<bool>,
+}
+
+impl StreamGuard {
+    pub(super) fn new(connection: &Rc<ClientConnection>) -> Self {
+        Self {
+            connection: connection.clone(),
+            is_answered: Cell::new(false),
+        }
+    }
+
+    /// Its answer is there.
+    pub(super) fn mark_answered(&self) {
+        self.is_answered.set(true);
+    }
+}
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        let ClientConnection {
+            reset_budget: resets,
+            state: life,
+            worker: lane,
+            ..
+        } = &*self.connection;
+        if self.is_answered.get() {
+            return resets.note_answered();
+        }
+        match resets.note_abandoned(lane.current_tick()) {
+            ResetVerdict::Allowed => {}
+            ResetVerdict::Drain => life.drain_connection(),
+            ResetVerdict::Cut => life.cut_connection(),
+        }
+    }
+}
+
+/// An answer's body, which keeps the connection busy until its end.
+pub(super) struct TrackedBody {
+    content: ResponseContent,
+    active: ActiveRequest,
+}
+
+impl TrackedBody {
+    pub(super) fn new(content: ResponseContent, mut active: ActiveRequest) -> Self {
+        active.mark_untaken();
+        Self {
+            content,
+            active: active,
+        }
+    }
+}
+
+impl Body for TrackedBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Self { content, active } = self.get_mut();
+        let polled = Pin::new(content).poll_frame(cx);
+        match polled {
+            Poll::Ready(_) => active.mark_untaken(),
+            Poll::Pending => active.mark_taken(),
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.content.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.content.size_hint()
+    }
+}

@@ -1,0 +1,172 @@
+//! One serving thread: a runtime of its own, everything on it, and its orderly end.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use nearpath_daemon::drain;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::LocalSet;
+
+use super::conn_state::{ConnTable, ConnTimeouts, TICK_INTERVAL, whole_ticks};
+use super::{ListenContext, ListenPort, accept, http3};
+use crate::GatewaySettings;
+use crate::context::GatewayState;
+use crate::context::WorkerContext;
+use crate::deliver;
+use crate::invoke::{Invoker, LocalTask};
+
+/// What a thread needs to begin.
+pub(crate) struct ThreadSetup {
+    pub thread_number: u64,
+    pub ports: Vec<(ListenPort, TcpListener)>,
+    pub http3: Vec<http3::Http3ListenPort>,
+    pub services: Vec<LocalTask>,
+    pub drain: drain::DrainWatch,
+}
+
+/// Serves until the drain, then until the last request has ended or the drain's time is over.
+///
+/// # Errors
+/// When the runtime or a socket cannot be set up.
+pub(crate) fn run_thread(
+    thread: ThreadSetup,
+    settings: &GatewaySettings,
+    shared: &GatewayState,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let local = LocalSet::new();
+    let worker = WorkerContext::new(
+        settings,
+        shared,
+        0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread.thread_number + 1),
+    );
+    let context = Rc::new(ListenContext {
+        worker,
+        conn_table: ConnTable::default(),
+    });
+    runtime.block_on(local.run_until(serve_until_drained(context.clone(), thread, settings)))?;
+    // What is left in the set is dropped with it, and recorded as cut.
+    context.worker.recorder.begin_cutting();
+    drop(local);
+    Ok(())
+}
+
+async fn serve_until_drained(
+    context: Rc<ListenContext>,
+    thread: ThreadSetup,
+    settings: &GatewaySettings,
+) -> io::Result<()> {
+    let worker = context.worker.clone();
+    tokio::task::spawn_local(sweep_connections(
+        context.clone(),
+        conn_timeouts(settings),
+        settings.pool_idle_timeout,
+    ));
+    tokio::task::spawn_local(follow_routing_table(worker.clone()));
+    tokio::task::spawn_local(follow_caller(worker.clone()));
+    if let Some(sockets) = worker.control.domain_sockets() {
+        tokio::task::spawn_local(join_domains(worker.clone(), sockets));
+    }
+    let services = thread.services.into_iter();
+    let services = services.map(|task| {
+        tokio::task::spawn_local(task(Invoker::new(worker.clone()), thread.drain.clone()))
+    });
+    let ports = thread.ports.into_iter();
+    let ports = ports.map(|(port, socket)| {
+        tokio::task::spawn_local(accept::accept_connections(
+            context.clone(),
+            port.into(),
+            socket,
+        ))
+    });
+    let http3_endpoints = Rc::<http3::Http3Endpoints>::default();
+    let http3 = thread.http3.into_iter();
+    let http3 = http3.map(|port| {
+        tokio::task::spawn_local(http3::accept_connections(
+            context.clone(),
+            port,
+            http3_endpoints.clone(),
+        ))
+    });
+    let accepting: Vec<_> = ports.chain(services).chain(http3).collect();
+    for accepted in accepting {
+        accepted.await.map_err(io::Error::other)??;
+    }
+    thread.drain.signaled().await;
+    context.conn_table.drain_all(worker.current_tick());
+    if tokio::time::timeout(settings.drain_timeout, worker.wait_until_idle())
+        .await
+        .is_err()
+    {
+        tracing::warn!(limit = ?settings.drain_timeout, "requests were still running at the end of the drain; cutting them");
+        worker.recorder.begin_cutting();
+        http3_endpoints.close_all().await; // a QUIC client learns of it only when it is told
+    }
+    Ok(())
+}
+
+fn conn_timeouts(settings: &GatewaySettings) -> ConnTimeouts {
+    ConnTimeouts {
+        head_ticks: whole_ticks(settings.header_timeout),
+        idle_ticks: whole_ticks(settings.idle_timeout),
+        write_ticks: whole_ticks(settings.write_timeout),
+    }
+}
+
+/// Each tick: cuts connections that took too long, drops connections to instances that nobody used.
+async fn sweep_connections(
+    context: Rc<ListenContext>,
+    timeouts: ConnTimeouts,
+    pool_idle_timeout: Duration,
+) {
+    let (worker, max_idle_ticks) = (&context.worker, whole_ticks(pool_idle_timeout));
+    loop {
+        tokio::time::sleep(TICK_INTERVAL).await;
+        let now = worker
+            .tick_counter()
+            .fetch_add(1, Ordering::Relaxed)
+            .wrapping_add(1);
+        context.conn_table.cut_overdue(now, &timeouts);
+        worker
+            .open_responses
+            .cut_overdue(Instant::now(), now, timeouts.write_ticks);
+        worker
+            .tcp_pools
+            .sweep_idle(now.saturating_sub(max_idle_ticks));
+        worker
+            .quic_connections
+            .sweep_idle(now.saturating_sub(max_idle_ticks));
+    }
+}
+
+/// Joins every domain whose socket comes, for as long as the node sends any.
+async fn join_domains(worker: Rc<WorkerContext>, mut sockets: UnboundedReceiver<OwnedFd>) {
+    while let Some(socket) = sockets.recv().await {
+        let worker = worker.clone();
+        tokio::task::spawn_local(async move { worker.shm_domains.join_domain(socket).await });
+    }
+}
+
+/// Connections to withdrawn instances close as soon as they are withdrawn; to new ones some are opened ahead.
+async fn follow_routing_table(worker: Rc<WorkerContext>) {
+    let mut changes = worker.table.subscribe();
+    while changes.changed().await.is_ok() {
+        worker.tcp_pools.sweep_idle(0);
+        worker.quic_connections.sweep_idle(0);
+        deliver::open_ahead_of_calls(&worker);
+    }
+}
+
+/// Who calls shows its newest certificate.
+async fn follow_caller(worker: Rc<WorkerContext>) {
+    worker
+        .quic_connections
+        .follow_caller(|caller| worker.tcp_pools.set_caller(caller))
+        .await;
+}

@@ -1,0 +1,114 @@
+//! What a request's head tells about the request, and how answers bear its identity.
+
+use super::grpc::is_grpc;
+use super::ids::{CallId, StartTime};
+use http::header::{ACCEPT, HeaderName, HeaderValue, UPGRADE};
+use http::{HeaderMap, Request, Version};
+
+/// The request's identity, kept or made.
+pub(crate) const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
+/// When the gateway got it, in Unix nanoseconds.
+pub(crate) const X_START_TIME: HeaderName = HeaderName::from_static("x-start-time");
+/// Which gateway.
+pub(crate) const X_SERVED_BY: HeaderName = HeaderName::from_static("x-served-by");
+/// Asks, and tells, which path a request takes.
+pub(crate) const X_NEARPATH_PATH: HeaderName = HeaderName::from_static("x-nearpath-path");
+/// The whole request's limit.
+pub(crate) const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
+
+/// What the head of a request tells about how to treat it.
+#[derive(Debug)]
+pub struct RequestOptions {
+    /// `X-Call-Id`, kept or made.
+    pub call_id: HeaderValue,
+    /// `X-Start-Time`.
+    pub start_time: HeaderValue,
+    /// Errors as JSON.
+    pub wants_json: bool,
+    /// An event stream is welcome, or the connection shall be upgraded: no deadline of ours is told.
+    pub wants_stream: bool,
+    /// The connection shall be upgraded.
+    pub wants_upgrade: bool,
+    /// To be sent over HTTP/2.
+    pub is_grpc: bool,
+    /// It was `HEAD_RESERVE_BYTES`.
+    pub is_head: bool,
+    /// The answer shall tell which path the request took, and why not a nearer one.
+    pub wants_path: bool,
+}
+
+impl RequestOptions {
+    /// Reads a request's head.
+    pub fn from_request<B>(request: &Request<B>) -> Self {
+        let headers = request.headers();
+        let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
+        let wants_upgrade = wants_upgrade(request);
+        Self {
+            call_id: headers
+                .get(X_CALL_ID)
+                .cloned()
+                .unwrap_or_else(|| ascii_value(CallId::new().as_bytes())),
+            start_time: ascii_value(StartTime::now().as_bytes()),
+            wants_json: contains_ignoring_case(accept, b"application/json"),
+            wants_stream: wants_upgrade || names_stream(accept),
+            wants_upgrade: wants_upgrade,
+            is_grpc: is_grpc(request),
+            is_head: request.method() == http::Method::HEAD,
+            wants_path: headers.contains_key(X_NEARPATH_PATH),
+        }
+    }
+
+    /// Says in a head which request and which gateway it was.
+    pub(crate) fn insert_identity(&self, headers: &mut HeaderMap, served_by: &HeaderValue) {
+        headers.insert(X_CALL_ID, self.call_id.clone());
+        headers.insert(X_START_TIME, self.start_time.clone());
+        headers.insert(X_SERVED_BY, served_by.clone());
+    }
+}
+
+fn ascii_value(text: &[u8]) -> HeaderValue {
+    HeaderValue::from_bytes(text).expect("digits, letters and hyphens are ASCII")
+}
+
+/// Whether a content type, or a list of acceptable ones, names an endless stream.
+pub(crate) fn names_stream(content_types: &[u8]) -> bool {
+    contains_ignoring_case(content_types, b"text/event-stream")
+        || contains_ignoring_case(content_types, b"application/x-ndjson")
+}
+
+/// An HTTP/1.1 upgrade, but never to h2c: that would hide later requests from the gateway (RFC 9113 dropped it).
+fn wants_upgrade<B>(request: &Request<B>) -> bool {
+    let protocol = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
+    request.version() == Version::HTTP_11
+        && protocol.is_some_and(|protocol| {
+            !contains_ignoring_case(protocol, b"h2c") && !contains_ignoring_case(protocol, b"h2")
+        })
+}
+
+fn contains_ignoring_case(text: &[u8], word: &[u8]) -> bool {
+    text.len() >= word.len()
+        && text
+            .windows(word.len())
+            .any(|part| part.eq_ignore_ascii_case(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upgrade_to_http_2_is_ignored() {
+        let wants_upgrade = |protocol: &str| {
+            RequestOptions::from_request(
+                &Request::builder()
+                    .header("upgrade", protocol)
+                    .body(())
+                    .unwrap(),
+            )
+            .wants_upgrade
+        };
+        assert!(
+            wants_upgrade("websocket") && !wants_upgrade("h2c") && !wants_upgrade("websocket, h2c")
+        );
+    }
+}

@@ -1,0 +1,551 @@
+//! A gateway with fixed instances behind it, and the simplest clients and servers that can show a behaviour.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use nearpath_daemon::drain::{self, DrainTrigger};
+use nearpath_daemon::metrics::MetricsRegistry;
+use nearpath_domain::DomainHandle;
+use nearpath_gateway::{
+    Gateway, GatewayControl, GatewayListener, GatewaySettings, Http3Listener, ListenerZone,
+    ServingThreads,
+};
+use nearpath_types::policy::CallTransport;
+use nearpath_types::{
+    FunctionId, FunctionPolicy, FunctionRoute, InstanceAddr, InstanceId, InstanceLocality,
+    InstanceRoute, InstanceState, RoutingSnapshot,
+};
+use nearpath_wire::Body;
+use nearpath_wire::h3::Http3ServerConfig;
+use nearpath_wire::quic::CallerConfig;
+use nearpath_wire::server::HttpLimits;
+use nearpath_wire::tls::CertifiedKeyPair;
+use rustls::server::StoresServerSessions;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+pub(crate) type TestBody = UnsyncBoxBody<Bytes, Infallible>;
+
+pub(crate) fn full_body(text: impl Into<Bytes>) -> TestBody {
+    Full::new(text.into()).boxed_unsync()
+}
+
+/// Rings arrive here; the administrator's side says which path it saw.
+pub(crate) struct TestControl(mpsc::UnboundedSender<FunctionId>, Option<DomainHandle>);
+
+impl GatewayControl for TestControl {
+    fn wake_function(&self, function: &FunctionId) {
+        let _ = self.0.send(function.clone());
+    }
+
+    fn domain_sockets(&self) -> Option<mpsc::UnboundedReceiver<OwnedFd>> {
+        let (sender, sockets) = mpsc::unbounded_channel();
+        sender
+            .send(self.1.as_ref()?.gateway_socket().unwrap())
+            .unwrap();
+        Some(sockets)
+    }
+
+    fn handle_admin(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
+        let body = Body::from(format!("admin {}", request.uri().path()));
+        Box::pin(std::future::ready(Response::new(body)))
+    }
+}
+
+pub(crate) struct TestGateway {
+    pub gateway: Gateway,
+    pub public: SocketAddr,
+    pub internal: SocketAddr,
+    pub(crate) secure: SocketAddr,
+    /// PEM, self-signed for `localhost`.
+    pub(crate) certificate: String,
+    pub wakes: mpsc::UnboundedReceiver<FunctionId>,
+    pub registry: MetricsRegistry,
+    pub log: CapturedLog,
+    trigger: Option<DrainTrigger>,
+    serving: Option<ServingThreads>,
+}
+
+/// What is unusual about QUIC, on either side of the gateway.
+#[derive(Default)]
+struct QuicOptions {
+    caller: Option<watch::Receiver<CallerConfig>>,
+    sessions: Option<Arc<dyn StoresServerSessions>>,
+    is_unsteered: bool,
+}
+
+impl QuicOptions {
+    fn into_listener(self, sockets: Vec<UdpSocket>, pair: &CertifiedKeyPair) -> Http3Listener {
+        let site = match self.sessions {
+            None => Http3ServerConfig::new(pair, &HttpLimits::default(), 2).unwrap(),
+            Some(sessions) => {
+                Http3ServerConfig::with_session_store(pair, &HttpLimits::default(), 2, sessions)
+                    .unwrap()
+            }
+        };
+        if !self.is_unsteered {
+            nearpath_kernel::reuseport::attach_steering_program(
+                &sockets[0],
+                &site.routing().bpf_program(),
+            )
+            .unwrap();
+        }
+        Http3Listener::new(site, sockets)
+    }
+}
+
+/// A port of TCP whose number is free with UDP, too: others use that one for their own.
+fn bind_tcp_and_udp() -> (Vec<std::net::TcpListener>, Vec<UdpSocket>) {
+    let tries = std::iter::repeat_with(|| {
+        let sockets = nearpath_wire::bind_tcp((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
+        let datagrams = nearpath_wire::sockets::bind_udp(sockets[0].local_addr().unwrap(), 2);
+        datagrams.map(|datagrams| (sockets, datagrams))
+    });
+    tries
+        .take(20)
+        .find_map(Result::ok)
+        .expect("a port that is free twice")
+}
+
+/// What the access log wrote.
+#[derive(Clone, Default)]
+pub(crate) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for CapturedLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl CapturedLog {
+    pub(crate) fn parse_lines(&self) -> Vec<serde_json::Value> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+}
+
+impl TestGateway {
+    pub(crate) fn start() -> Self {
+        Self::with_settings(GatewaySettings::default())
+    }
+
+    pub(crate) fn with_settings(settings: GatewaySettings) -> Self {
+        Self::start_with(settings, None, QuicOptions::default())
+    }
+
+    /// With functions that are parties of a security domain.
+    pub(crate) fn with_domain(domain: DomainHandle) -> Self {
+        Self::start_with(
+            GatewaySettings::default(),
+            Some(domain),
+            QuicOptions::default(),
+        )
+    }
+
+    /// With certificates, by which it calls instances that have some.
+    pub(crate) fn with_caller(caller: watch::Receiver<CallerConfig>) -> Self {
+        Self::start_with(
+            GatewaySettings::default(),
+            None,
+            QuicOptions {
+                caller: Some(caller),
+                ..QuicOptions::default()
+            },
+        )
+    }
+
+    /// Whose sessions over HTTP/3 are kept elsewhere.
+    pub(crate) fn with_sessions(
+        settings: GatewaySettings,
+        sessions: Option<Arc<dyn StoresServerSessions>>,
+    ) -> Self {
+        Self::start_with(
+            settings,
+            None,
+            QuicOptions {
+                sessions,
+                ..QuicOptions::default()
+            },
+        )
+    }
+
+    /// Whose packets of HTTP/3 go to threads as the kernel likes.
+    pub(crate) fn without_steering() -> Self {
+        Self::start_with(
+            GatewaySettings::default(),
+            None,
+            QuicOptions {
+                is_unsteered: true,
+                ..QuicOptions::default()
+            },
+        )
+    }
+
+    fn start_with(
+        settings: GatewaySettings,
+        domain: Option<DomainHandle>,
+        mut options: QuicOptions,
+    ) -> Self {
+        let (sender, wakes) = mpsc::unbounded_channel();
+        let (registry, log) = (MetricsRegistry::default(), CapturedLog::default());
+        let gateway = Gateway::new(settings, Arc::new(TestControl(sender, domain)), &registry);
+        let gateway = gateway.with_access_log(Box::new(log.clone())).unwrap();
+        let gateway = match options.caller.take() {
+            Some(caller) => gateway.with_caller(caller),
+            None => gateway,
+        };
+        let bind = || nearpath_wire::bind_tcp((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
+        let (public, inner, (secure, datagrams)) = (bind(), bind(), bind_tcp_and_udp());
+        let (certificate, tls, pair) = self_signed();
+        let at_secure = secure[0].local_addr().unwrap();
+        let http3 = Some(options.into_listener(datagrams, &pair));
+        let (addr, at_inner) = (
+            public[0].local_addr().unwrap(),
+            inner[0].local_addr().unwrap(),
+        );
+        let listeners = vec![
+            GatewayListener {
+                zone: ListenerZone::Public,
+                tls: None,
+                sockets: public,
+                http3: None,
+            },
+            GatewayListener {
+                zone: ListenerZone::Internal,
+                tls: None,
+                sockets: inner,
+                http3: None,
+            },
+            GatewayListener {
+                zone: ListenerZone::Public,
+                tls: Some(tls),
+                sockets: secure,
+                http3,
+            },
+        ];
+        let (trigger, watch) = drain::channel();
+        let serving = gateway
+            .serve(listeners, 2, Arc::new(|| Ok(())), watch)
+            .unwrap();
+        let (trigger, serving) = (Some(trigger), Some(serving));
+        let (public, internal, secure) = (addr, at_inner, at_secure);
+        Self {
+            gateway,
+            public,
+            internal,
+            secure,
+            certificate,
+            wakes: wakes,
+            registry,
+            log,
+            trigger,
+            serving,
+        }
+    }
+
+    /// Begins the drain; the value is ready when it is over.
+    pub(crate) fn drain_gateway(&mut self) -> impl Future<Output = ()> + use<> {
+        let (trigger, serving) = (self.trigger.take().unwrap(), self.serving.take().unwrap());
+        let draining = tokio::spawn(trigger.drain());
+        async move {
+            draining.await.unwrap();
+            tokio::task::spawn_blocking(|| serving.join_all())
+                .await
+                .unwrap()
+                .unwrap();
+        }
+    }
+
+    /// Publishes functions whose instances are all ready.
+    pub(crate) fn publish_functions(&self, functions: &[(&str, FunctionPolicy, &[SocketAddr])]) {
+        let routes = functions
+            .iter()
+            .map(|(name, policy, addr)| function_route(name, policy.clone(), addr));
+        self.gateway.publish(&RoutingSnapshot {
+            version: 1,
+            functions: routes.collect(),
+        });
+    }
+
+    pub(crate) fn publish_echo(&self, addr: SocketAddr) {
+        self.publish_functions(&[("echo", FunctionPolicy::default(), &[addr])]);
+    }
+
+    pub(crate) fn encode_metrics(&self) -> String {
+        self.registry.encode()
+    }
+
+    /// One request with a connection of its own.
+    pub(crate) async fn send_get(&self, path: &str) -> CollectedResponse {
+        send_and_collect(self.public, Request::get(path).body(full_body("")).unwrap()).await
+    }
+}
+
+fn self_signed() -> (String, Arc<rustls::ServerConfig>, CertifiedKeyPair) {
+    let folder = tempfile::tempdir().unwrap();
+    let (cert, key) = (
+        folder.path().join("cert.pem"),
+        folder.path().join("key.pem"),
+    );
+    let pair = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    std::fs::write(&cert, pair.cert.pem()).unwrap();
+    std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+    let read = nearpath_wire::tls::read_key_pair(&cert, &key).unwrap();
+    (
+        pair.cert.pem(),
+        nearpath_wire::tls::load_config(&cert, &key).unwrap(),
+        read,
+    )
+}
+
+/// A function's entry; an instance's id follows from its address, so that publishing twice means the same instances.
+pub(crate) fn function_route(
+    name: &str,
+    policy: FunctionPolicy,
+    ready: &[SocketAddr],
+) -> FunctionRoute {
+    FunctionRoute {
+        id: name.parse().unwrap(),
+        policy: Arc::new(policy),
+        replicas: ready.len() as u32,
+        instances: ready
+            .iter()
+            .map(|addr| instance_entry(*addr, InstanceState::Ready))
+            .collect(),
+        trouble: None,
+    }
+}
+
+pub(crate) fn instance_entry(addr: SocketAddr, state: InstanceState) -> InstanceRoute {
+    InstanceRoute {
+        id: InstanceId(u64::from(addr.port())),
+        addr: InstanceAddr(addr),
+        locality: InstanceLocality::SameNode,
+        state,
+        quic: None,
+        transport: CallTransport::Auto,
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct CollectedResponse {
+    pub status: u16,
+    pub headers: http::HeaderMap,
+    pub body: String,
+    pub trailers: Option<http::HeaderMap>,
+}
+
+impl CollectedResponse {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn reason(&self) -> &str {
+        self.header("x-nearpath-reason")
+    }
+}
+
+pub(crate) async fn send_and_collect(
+    addr: SocketAddr,
+    request: Request<TestBody>,
+) -> CollectedResponse {
+    let response = nearpath_testkit::within(send_request(addr, request))
+        .await
+        .unwrap();
+    collect_response(response).await
+}
+
+pub(crate) async fn collect_response(response: Response<Incoming>) -> CollectedResponse {
+    let (head, body) = response.into_parts();
+    let body = nearpath_testkit::within(body.collect()).await.unwrap();
+    let trailers = body.trailers().cloned();
+    let body = String::from_utf8(body.to_bytes().to_vec()).unwrap();
+    CollectedResponse {
+        status: head.status.as_u16(),
+        headers: head.headers,
+        body,
+        trailers,
+    }
+}
+
+/// Sends over HTTP/1.1 on a connection of its own and gives the head.
+pub(crate) async fn send_request(
+    addr: SocketAddr,
+    mut request: Request<TestBody>,
+) -> hyper::Result<Response<Incoming>> {
+    if !request.headers().contains_key("host") {
+        request
+            .headers_mut()
+            .insert("host", "shop.example".parse().unwrap());
+    }
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(
+        TcpStream::connect(addr).await.unwrap(),
+    ))
+    .await?;
+    tokio::spawn(connection.with_upgrades());
+    let response = sender.send_request(request).await?;
+    tokio::spawn(async move {
+        let _open_until_the_body_ends = sender.ready().await;
+    });
+    Ok(response)
+}
+
+/// An HTTP/2 connection without TLS.
+pub(crate) async fn connect_http2(
+    addr: SocketAddr,
+) -> hyper::client::conn::http2::SendRequest<TestBody> {
+    connect_http2_with_window(addr, 65_535).await
+}
+
+/// One whose owner takes that many bytes of each answer before it has read them.
+pub(crate) async fn connect_http2_with_window(
+    addr: SocketAddr,
+    window: u32,
+) -> hyper::client::conn::http2::SendRequest<TestBody> {
+    let io = TokioIo::new(TcpStream::connect(addr).await.unwrap());
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let (sender, connection) = builder
+        .initial_stream_window_size(window)
+        .handshake(io)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// A function's instance: answers each request with `answer`, over HTTP/1.1 or h2c.
+pub(crate) async fn start_instance_at<F, R>(ip: Ipv4Addr, handler: F) -> SocketAddr
+where
+    F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
+    R: Future<Output = Response<TestBody>> + Send + 'static,
+{
+    let socket = TcpListener::bind((ip, 0)).await.unwrap();
+    let addr = socket.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = socket.accept().await {
+            let handler = handler.clone();
+            let service = service_fn(move |request| {
+                let response = handler(request);
+                async { Ok::<_, Infallible>(response.await) }
+            });
+            tokio::spawn(async move {
+                let _ = auto::Builder::new(TokioExecutor::new())
+                    .serve_connection_with_upgrades(TokioIo::new(stream), service)
+                    .await;
+            });
+        }
+    });
+    addr
+}
+
+pub(crate) async fn start_instance<F, R>(handler: F) -> SocketAddr
+where
+    F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
+    R: Future<Output = Response<TestBody>> + Send + 'static,
+{
+    start_instance_at(Ipv4Addr::LOCALHOST, handler).await
+}
+
+/// Answers when it is let go.
+pub(crate) async fn start_blocked_instance() -> (SocketAddr, Arc<Semaphore>) {
+    let go = Arc::new(Semaphore::new(0));
+    let gate = go.clone();
+    let addr = start_instance(move |_| {
+        let gate = gate.clone();
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Response::new(full_body("ok"))
+        }
+    })
+    .await;
+    (addr, go)
+}
+
+/// Answers with what it got: method, target, headers, body.
+pub(crate) async fn start_mirror() -> SocketAddr {
+    start_instance(async |request: Request<Incoming>| {
+        let (head, body) = request.into_parts();
+        let mut text = format!("{} {}\n", head.method, head.uri);
+        for (name, value) in &head.headers {
+            text += &format!("{name}: {}\n", value.to_str().unwrap());
+        }
+        let body = body.collect().await.unwrap().to_bytes();
+        text += &format!("\n{}", String::from_utf8_lossy(&body));
+        Response::new(full_body(text))
+    })
+    .await
+}
+
+/// A server that does to each connection what `script` says, and counts them.
+pub(crate) async fn start_scripted<F, R>(script: F) -> (SocketAddr, mpsc::UnboundedReceiver<()>)
+where
+    F: Fn(TcpStream) -> R + Clone + Send + 'static,
+    R: Future<Output = ()> + Send + 'static,
+{
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let addr = socket.local_addr().unwrap();
+    let (seen, connections) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = socket.accept().await {
+            let _ = seen.send(());
+            tokio::spawn(script.clone()(stream));
+        }
+    });
+    (addr, connections)
+}
+
+/// Reads a request's head.
+pub(crate) async fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&head).into_owned()
+}
+
+/// Sends bytes as they are and reads until the gateway closes.
+pub(crate) async fn send_raw(addr: SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = nearpath_testkit::within(stream.read_to_end(&mut answer)).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Connects from another loopback address.
+pub(crate) async fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((IpAddr::from(from), 0).into()).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+pub(crate) fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}

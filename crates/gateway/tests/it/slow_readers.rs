@@ -1,0 +1,148 @@
+//! Callers that take their answers slowly or not at all: the function's places are not theirs to keep.
+
+use http::{Request, Response};
+use nearpath_gateway::GatewaySettings;
+use nearpath_testkit::{eventually, within};
+use nearpath_types::FunctionPolicy;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::fixture::{TestGateway, connect_http2_with_window, full_body, millis, start_instance};
+
+async fn start_large_response() -> std::net::SocketAddr {
+    start_instance(async |_| Response::new(full_body(vec![b'x'; 32 << 20]))).await
+}
+
+fn one_at_a_time_policy(total: u64) -> FunctionPolicy {
+    FunctionPolicy {
+        max_inflight: Some(1),
+        total_timeout: millis(total),
+        queue_timeout: millis(20_000),
+        ..FunctionPolicy::default()
+    }
+}
+
+fn get_request() -> Request<crate::fixture::TestBody> {
+    Request::get("http://a/function/echo")
+        .body(full_body(""))
+        .unwrap()
+}
+
+/// Waits until somebody else's request gets the one place that there is.
+async fn wait_for_free_slot(fixture: &TestGateway) {
+    eventually("the place is free", async || {
+        let mut other = TcpStream::connect(fixture.public).await.unwrap();
+        other
+            .write_all(b"GET /function/echo HTTP/1.1\r\nhost: a\r\n\r\n")
+            .await
+            .unwrap();
+        let mut status = [0; 12];
+        within(other.read_exact(&mut status)).await.unwrap();
+        &status == b"HTTP/1.1 200"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_closed_window_keeps_no_place_beyond_the_total_timeout() {
+    let fixture = TestGateway::start();
+    fixture.publish_functions(&[(
+        "echo",
+        one_at_a_time_policy(1_000),
+        &[start_large_response().await],
+    )]);
+    let mut unread_client = connect_http2_with_window(fixture.public, 0).await;
+    let answer = within(unread_client.send_request(get_request()))
+        .await
+        .unwrap();
+    wait_for_free_slot(&fixture).await;
+    drop((answer, unread_client));
+    eventually("both are recorded", async || {
+        fixture
+            .log
+            .parse_lines()
+            .iter()
+            .any(|line| line["reason"] == "total_timeout" && line["protocol"] == "HTTP/2")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_closed_window_is_cut_after_the_write_timeout() {
+    let fixture = TestGateway::with_settings(GatewaySettings {
+        write_timeout: millis(500),
+        ..GatewaySettings::default()
+    });
+    fixture.publish_functions(&[(
+        "echo",
+        one_at_a_time_policy(60_000),
+        &[start_large_response().await],
+    )]);
+    let mut unread_client = connect_http2_with_window(fixture.public, 0).await;
+    let _answer = within(unread_client.send_request(get_request()))
+        .await
+        .unwrap();
+    wait_for_free_slot(&fixture).await;
+    eventually("its connection is cut", async || unread_client.is_closed()).await;
+}
+
+#[tokio::test]
+async fn a_slow_reader_is_bounded_by_the_total_timeout() {
+    let fixture = TestGateway::start();
+    fixture.publish_functions(&[(
+        "echo",
+        one_at_a_time_policy(1_000),
+        &[start_large_response().await],
+    )]);
+    let mut slow = TcpStream::connect(fixture.public).await.unwrap();
+    slow.write_all(b"GET /function/echo HTTP/1.1\r\nhost: a\r\n\r\n")
+        .await
+        .unwrap();
+    let reading = async {
+        while slow.read_u8().await.is_ok() {
+            tokio::time::sleep(millis(20)).await;
+        }
+    };
+    tokio::select! {
+        () = reading => panic!("it read 32 MB, a byte at a time"),
+        () = wait_for_free_slot(&fixture) => {}
+    }
+}
+
+/// Tells when it is dropped.
+struct DropNotifier(tokio::sync::mpsc::UnboundedSender<()>);
+
+impl Drop for DropNotifier {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_cancels_the_work() {
+    let (send, mut events) = tokio::sync::mpsc::unbounded_channel();
+    let fixture = TestGateway::start();
+    let addr = start_instance(move |_| {
+        let notifier = DropNotifier(send.clone());
+        async move {
+            let _ = notifier.0.send(()); // it works
+            std::future::pending::<()>().await;
+            drop(notifier);
+            Response::new(full_body(""))
+        }
+    });
+    fixture.publish_echo(addr.await);
+    let mut caller = TcpStream::connect(fixture.public).await.unwrap();
+    caller
+        .write_all(b"GET /function/echo HTTP/1.1\r\nhost: a\r\n\r\n")
+        .await
+        .unwrap();
+    within(events.recv()).await.unwrap();
+    drop(caller);
+    within(events.recv()).await.unwrap();
+    eventually("it is recorded", async || {
+        fixture.log.parse_lines().len() == 1
+    })
+    .await;
+    assert_eq!(fixture.log.parse_lines()[0]["status"], 499);
+}

@@ -1,0 +1,186 @@
+//! A session that the rendezvous granted, from one side.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::punch::agent::PunchMessage;
+use crate::punch::session::{PunchSession, SameIdentity};
+use nearpath_types::SpiffeId;
+use nearpath_wire::p2p_tls::PeerTlsConfig;
+use tokio::sync::mpsc;
+
+use super::ControlCommand;
+use super::resumable_relay::{ControlChannel, SessionItem};
+use super::sequence::SequenceMessage;
+use crate::driver::{self, ObserverSet, PeerIntroduction};
+use crate::handshake::{ClientHello, HandshakeRole};
+use crate::message::{SessionGrant, SessionMessage, WorkerMessage};
+use crate::migrate::StreamFrame;
+
+/// Both sides have one until it is dropped: then the rendezvous is told that it is needed no longer.
+#[derive(Debug)]
+pub struct PeerSession {
+    /// What the rendezvous gave.
+    pub grant: SessionGrant,
+    /// By this machine's clock.
+    pub expires_at: Instant,
+    /// What went with one's own call.
+    pub(super) hello: Option<Box<ClientHello>>,
+    pub(super) items: mpsc::UnboundedReceiver<SessionItem>,
+    pub(super) commands: mpsc::UnboundedSender<ControlCommand>,
+}
+
+impl PeerSession {
+    /// The session, for the punching machine.
+    ///
+    /// # Errors
+    /// When the rendezvous introduced a worker to itself.
+    pub fn session(&self, own: &SpiffeId) -> Result<PunchSession, SameIdentity> {
+        let (grant, _) = self.grant.punch_grant(Instant::now());
+        PunchSession::new(&grant, own, &self.grant.peer, self.expires_at)
+    }
+
+    /// Tells the other side.
+    pub fn send_message(&self, message: PunchMessage) {
+        let outgoing = WorkerMessage::Tell {
+            session: self.grant.session,
+            word: SessionMessage::from(message),
+        };
+        let _ = self.commands.send(ControlCommand::Send(outgoing)); // a line that is over is heard of by the agent's patience
+    }
+
+    /// What the other side tells; `NoConnection`: it says no more.
+    pub async fn next_message(&mut self) -> Option<PunchMessage> {
+        loop {
+            if let SessionItem::Message(word) = self.items.recv().await?
+                && let Ok(message) = PunchMessage::try_from(word)
+            {
+                return Some(message);
+            }
+        }
+    }
+
+    /// What a driver needs. What the two say is passed on until the driver ends, then the rendezvous is told.
+    ///
+    /// # Errors
+    /// See [`Self::session`].
+    pub fn into_introduction(
+        self,
+        own: &SpiffeId,
+        observers: ObserverSet,
+        pair: Arc<PeerTlsConfig>,
+    ) -> Result<PeerIntroduction, SameIdentity> {
+        self.split_for_link(own, observers, pair)
+            .map(|(introduction, ..)| introduction)
+    }
+
+    /// The same, what this side is for TLS, and what takes the beginning of a way. The session is needed until that is dropped, too.
+    pub(super) fn split_for_link(
+        mut self,
+        own: &SpiffeId,
+        observers: ObserverSet,
+        pair: Arc<PeerTlsConfig>,
+    ) -> Result<(PeerIntroduction, HandshakeRole, ControlChannel), SameIdentity> {
+        let session = self.session(own)?;
+        let role = self.handshake_role();
+        let (outgoing_sender, outgoing) = mpsc::unbounded_channel();
+        let (incoming_sender, incoming) = mpsc::unbounded_channel();
+        let (early_sender, early_items) = mpsc::unbounded_channel();
+        let channel = ControlChannel {
+            send: self.item_sender(),
+            hello: role.hello_bytes(),
+            incoming: early_items,
+        };
+        if let Some(hello) = self.grant.hello.take() {
+            let first = SequenceMessage::Frame {
+                number: 0,
+                acknowledged: 0,
+                frame: StreamFrame::Bytes(hello.0),
+            };
+            let _ = early_sender.send(first); // `early` is there
+        }
+        tokio::spawn(self.forward_messages(outgoing, incoming_sender, early_sender));
+        Ok((
+            PeerIntroduction {
+                session,
+                signaling: driver::SignalingChannel {
+                    outgoing: outgoing_sender,
+                    incoming,
+                },
+                observers,
+                pair,
+            },
+            role,
+            channel,
+        ))
+    }
+
+    fn handshake_role(&mut self) -> HandshakeRole {
+        match self.grant.call {
+            Some(_) => HandshakeRole::Caller(self.hello.take()),
+            None => HandshakeRole::Callee,
+        }
+    }
+
+    /// It does not keep the line open.
+    fn item_sender(&self) -> Box<dyn Fn(SequenceMessage) + Send> {
+        let (session, commands) = (self.grant.session, self.commands.downgrade());
+        Box::new(move |item| {
+            if let Some(commands) = commands.upgrade() {
+                let command = match SessionItem::from_sequence(item, session) {
+                    SessionItem::Message(word) => {
+                        ControlCommand::Send(WorkerMessage::Tell { session, word })
+                    }
+                    SessionItem::Frame(parcel) => ControlCommand::Relay(parcel),
+                };
+                let _ = commands.send(command); // what is not acknowledged goes over the relay
+            }
+        })
+    }
+
+    async fn forward_messages(
+        mut self,
+        outgoing: mpsc::UnboundedReceiver<PunchMessage>,
+        incoming: mpsc::UnboundedSender<PunchMessage>,
+        early_sender: mpsc::UnboundedSender<SequenceMessage>,
+    ) {
+        let (mut outgoing, mut early_sender) = (Some(outgoing), Some(early_sender));
+        let mut receiving = true;
+        while outgoing.is_some() || early_sender.is_some() {
+            tokio::select! {
+                message = next_outgoing(&mut outgoing), if outgoing.is_some() => match message {
+                    Some(message) => self.send_message(message),
+                    None => outgoing = None,
+                },
+                () = until_closed(&early_sender), if early_sender.is_some() => early_sender = None,
+                word = self.items.recv(), if receiving => match word.map(SequenceMessage::try_from) {
+                    Some(Ok(item)) => drop(early_sender.as_ref().map(|sender| sender.send(item))),
+                    Some(Err(item)) => drop(PunchMessage::try_from(item).map(|message| incoming.send(message))),
+                    None => (receiving, early_sender) = (false, None),
+                },
+            }
+        }
+    }
+}
+
+async fn next_outgoing(
+    outgoing: &mut Option<mpsc::UnboundedReceiver<PunchMessage>>,
+) -> Option<PunchMessage> {
+    outgoing.as_mut()?.recv().await
+}
+
+async fn until_closed(early_sender: &Option<mpsc::UnboundedSender<SequenceMessage>>) {
+    if let Some(early_sender) = early_sender {
+        early_sender.closed().await;
+    }
+}
+
+impl Drop for PeerSession {
+    fn drop(&mut self) {
+        let _ = self
+            .commands
+            .send(ControlCommand::Send(WorkerMessage::HangUp {
+                session: self.grant.session,
+            })); // a line that is over needs none
+    }
+}

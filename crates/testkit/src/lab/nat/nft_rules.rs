@@ -1,0 +1,182 @@
+//! The rules of one router, as text for `nft`.
+//!
+//! Linux by itself is a port-restricted NAT: it keeps the source port where it can, keeps the mapping as long as any flow of
+//! that source lives, and its connection tracking lets in only answers. The other kinds need a memory of their own: `mapped`
+//! says whose an outside port is, `written` whom was written to from it. Both are filled from packets that have just been
+//! translated, and asked for the first packet of a flow from outside.
+
+use std::fmt::Write;
+use std::net::Ipv4Addr;
+
+use super::kind::{IpFamily, LabFiltering, LabMapping, NatKind, NatPlan};
+
+/// The device of every router that leads outwards.
+pub(super) const WAN_DEVICE: &str = "wan";
+/// After what time without a packet an outside port of TCP is nobody's any more (RFC 5382, REQ-5: not less than 2 h 4 min).
+const TCP_LIFETIME_SECONDS: u64 = 124 * 60;
+
+/// The rules of a router with that outside address; empty: it only routes.
+pub(super) fn router_rules(plan: &NatPlan, outside: Ipv4Addr) -> String {
+    if plan.kind == NatKind::None {
+        return String::new();
+    }
+    let translation = if translates(plan) {
+        nat_rules(plan, outside)
+    } else {
+        String::new()
+    };
+    translation + &filter_rules(plan, outside)
+}
+
+/// What makes such a router forget what its rules remember.
+pub(super) fn flush_rules(plan: &NatPlan) -> &'static str {
+    if translates(plan) {
+        "flush map ip nat mapped\nflush set ip nat written\n"
+    } else {
+        ""
+    }
+}
+
+pub(super) fn translates(plan: &NatPlan) -> bool {
+    plan.kind
+        .mapping_of(IpFamily::V4)
+        .is_some_and(|mapping| mapping != LabMapping::Unchanged)
+}
+
+/// Who comes to a TCP port of the router's gets to that machine.
+pub(super) fn port_forward_rules(port: u16, machine: Ipv4Addr) -> String {
+    format!(
+        r#"
+table ip opened {{
+  chain enter {{
+    type nat hook prerouting priority dstnat - 5;
+    iifname "{WAN_DEVICE}" tcp dport {port} dnat to {machine}:{port}
+  }}
+}}
+"#
+    )
+}
+
+/// What is let through, and what to the router itself.
+///
+/// Packets that nobody waits for must not leave a trace: a flow that they began would take the port from who writes to them
+/// next. Dropped before the end of `input` or `forward`, they are forgotten.
+fn filter_rules(plan: &NatPlan, outside: Ipv4Addr) -> String {
+    let udp = if plan.kind.passes_udp() {
+        ""
+    } else {
+        "meta l4proto udp drop"
+    };
+    let refuse = if plan.refuses_packets {
+        "meta l4proto tcp reject with tcp reset\n reject"
+    } else {
+        "drop"
+    };
+    format!(
+        r#"
+table inet wall {{
+  chain through {{
+    type filter hook forward priority filter; policy accept;
+    {udp}
+    ct state invalid drop
+    ct state established,related accept
+    iifname != "{WAN_DEVICE}" accept
+    ct status dnat accept
+    {refuse}
+  }}
+  chain own {{
+    type filter hook input priority filter; policy accept;
+    ct state established,related accept
+    iifname "{WAN_DEVICE}" {refuse}
+    ip daddr {outside} drop
+  }}
+}}
+"#
+    )
+}
+
+/// Source translation, and the ways in that connection tracking alone does not give.
+fn nat_rules(plan: &NatPlan, outside: Ipv4Addr) -> String {
+    let random = match plan.kind.mapping_of(IpFamily::V4) {
+        Some(LabMapping::AddressAndPortDependent) => " fully-random",
+        _ => "",
+    };
+    format!(
+        r#"
+table ip nat {{
+  map mapped {{
+    type inet_proto . inet_service : ipv4_addr . inet_service
+    flags dynamic,timeout
+    size 65535
+  }}
+  set written {{
+    type inet_proto . ipv4_addr . inet_service
+    flags dynamic,timeout
+    size 65535
+  }}
+  chain leave {{
+    type nat hook postrouting priority srcnat;
+    oifname "{WAN_DEVICE}" snat to {outside}{random}
+    meta mark 1 snat to {outside}{random}
+  }}
+  chain enter {{
+    type nat hook prerouting priority dstnat;
+    {}
+  }}
+  chain learn {{
+    type filter hook postrouting priority srcnat + 10;
+    oifname "{WAN_DEVICE}" jump note
+    ct status snat ct status dnat jump note
+  }}
+  chain note {{
+    {}
+  }}
+}}
+"#,
+        inbound_rules(plan, outside),
+        learn_rules(plan)
+    )
+}
+
+/// Who is let in although connection tracking does not know them. The mark makes packets that come back into the site have
+/// their source translated, too.
+fn inbound_rules(plan: &NatPlan, outside: Ipv4Addr) -> String {
+    let owner = "dnat ip to meta l4proto . th dport map @mapped";
+    let from_outside = match plan.kind.filtering_of(IpFamily::V4) {
+        Some(LabFiltering::EndpointIndependent) => format!("iifname \"{WAN_DEVICE}\" {owner}\n"),
+        Some(LabFiltering::AddressDependent) => {
+            format!(
+                "iifname \"{WAN_DEVICE}\" meta l4proto . ip saddr . th dport @written {owner}\n"
+            )
+        }
+        _ => String::new(),
+    };
+    let back = format!("iifname != \"{WAN_DEVICE}\" ip daddr {outside} meta mark set 1 {owner}\n");
+    from_outside + if plan.hairpin { &back } else { "" }
+}
+
+/// Who is behind an outside port: the source of the flow's first packet, or of the answers to it.
+fn learn_rules(plan: &NatPlan) -> String {
+    let mut notes = String::new();
+    if !plan.hairpin
+        && plan.kind.filtering_of(IpFamily::V4) == Some(LabFiltering::AddressAndPortDependent)
+    {
+        return notes; // nobody would ask
+    }
+    for (protocol, seconds) in [
+        ("udp", plan.lifetime.as_secs()),
+        ("tcp", TCP_LIFETIME_SECONDS),
+    ] {
+        for way in ["original", "reply"] {
+            let owner = format!("ct {way} ip saddr . ct {way} proto-src");
+            let key = format!("meta l4proto . th sport timeout {seconds}s");
+            let _ = writeln!(
+                notes,
+                "meta l4proto {protocol} ct direction {way} update @mapped {{ {key} : {owner} }}"
+            );
+        }
+        let key = format!("meta l4proto . ip daddr . th sport timeout {seconds}s");
+        let _ = writeln!(notes, "meta l4proto {protocol} update @written {{ {key} }}");
+    }
+    notes
+}

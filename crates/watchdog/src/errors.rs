@@ -1,0 +1,118 @@
+//! Answers that the watchdog makes itself when a call cannot be made or fails: status, marker, reason, text.
+
+use std::borrow::Cow;
+
+use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use nearpath_types::{PlatformError, Reason};
+
+use crate::response_body::WatchdogBody;
+
+/// OpenFaaS's mark of an answer that the tenant's code did not make; its queue worker repeats these.
+pub(crate) const X_OPENFAAS_INTERNAL: HeaderName = HeaderName::from_static("x-openfaas-internal");
+/// The reason's name.
+pub(crate) const X_NEARPATH_REASON: HeaderName = HeaderName::from_static("x-nearpath-reason");
+
+/// An error of this component.
+pub(crate) fn watchdog_error(
+    reason: Reason,
+    message: impl Into<Cow<'static, str>>,
+) -> PlatformError {
+    PlatformError::new("watchdog", reason, message)
+}
+
+/// The answer for it. Its reason is among the extensions, where no tenant's answer can have one.
+pub(crate) fn error_response(error: &PlatformError) -> Response<WatchdogBody> {
+    let mut response = Response::new(WatchdogBody::from(format!("{error}\n")));
+    response.extensions_mut().insert(error.reason);
+    let status =
+        StatusCode::from_u16(error.reason.status()).expect("every reason's status is a valid one");
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    headers.insert(X_OPENFAAS_INTERNAL, HeaderValue::from_static("of-watchdog"));
+    headers.insert(
+        X_NEARPATH_REASON,
+        HeaderValue::from_static(error.reason.name()),
+    );
+    if [
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::SERVICE_UNAVAILABLE,
+    ]
+    .contains(&status)
+    {
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// Makes an answer for `error` one that a gRPC client understands: HTTP says 200, and the status is a trailer that comes at
+/// once ("Trailers-Only", PROTOCOL-HTTP2.md of gRPC).
+pub(crate) fn grpc_error_response(
+    mut response: Response<WatchdogBody>,
+    error: &PlatformError,
+) -> Response<WatchdogBody> {
+    *response.status_mut() = StatusCode::OK;
+    *response.body_mut() = WatchdogBody::empty();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert("grpc-status", HeaderValue::from(error.reason.grpc_status()));
+    let message =
+        HeaderValue::try_from(error.grpc_message()).expect("only printable ASCII is left");
+    headers.insert("grpc-message", message);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_an_answer() {
+        for reason in Reason::ALL {
+            let response = error_response(&watchdog_error(*reason, "x"));
+            assert_eq!(response.status().as_u16(), reason.status());
+            assert_eq!(response.headers()[X_NEARPATH_REASON], reason.name());
+            let waits = response.headers().contains_key(RETRY_AFTER);
+            assert_eq!(waits, [429, 503].contains(&reason.status()));
+        }
+    }
+
+    #[test]
+    fn grpc_errors_are_trailers_only_responses() {
+        let grpc_code = |reason| {
+            let error = watchdog_error(reason, "50 % or größer");
+            let response = grpc_error_response(error_response(&error), &error);
+            assert_eq!(response.status(), StatusCode::OK);
+            assert_eq!(response.headers()[CONTENT_TYPE], "application/grpc");
+            assert_eq!(response.headers()[X_NEARPATH_REASON], reason.name());
+            let message = response.headers()["grpc-message"].to_str().unwrap();
+            assert!(message.ends_with("50 %25 or gr%C3%B6%C3%9Fer"), "{message}");
+            response.headers()["grpc-status"]
+                .to_str()
+                .unwrap()
+                .parse::<u16>()
+                .unwrap()
+        };
+        let codes = [
+            Reason::ExecTimeout,
+            Reason::SlowRequest,
+            Reason::Overload,
+            Reason::FunctionFailed,
+        ]
+        .map(grpc_code);
+        assert_eq!(codes, [4, 4, 8, 13]);
+        assert_eq!(
+            [Reason::BadRequest, Reason::BodyTooLarge, Reason::NotFound].map(grpc_code),
+            [3, 8, 12]
+        );
+        assert!(
+            Reason::ALL
+                .iter()
+                .all(|reason| (1..=16).contains(&grpc_code(*reason)))
+        );
+    }
+}

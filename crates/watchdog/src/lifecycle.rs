@@ -1,0 +1,437 @@
+//! The life of an instance: start, serve, drain, stop.
+//!
+//! Stop order (of-watchdog's): unhealthy at once → wait until callers have noticed → close the port and finish what is in
+//! progress → SIGTERM, then SIGKILL, to the tenant's process. A second signal while waiting skips to the next step.
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nearpath_wire::mtls::MtlsAcceptor;
+use rustix::process::Signal as Kill;
+use tokio::net::UnixStream;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::call_limit::CallLimiter;
+use crate::config::{ModeName, WatchdogConfig};
+use crate::drain::DrainControl;
+use crate::identity;
+use crate::listen;
+use crate::lock_file::LockFile;
+use crate::logs::{OutputStream, say};
+use crate::metrics::WatchdogMetrics;
+use crate::mode::{
+    HttpMode, ModeHandler, ProcessSpawner, SerializingMode, ServerReadiness, StaticMode,
+    StreamingMode,
+};
+use crate::outbound;
+use crate::process::output::{OutputTail, TenantOutput};
+use crate::process::{ChildReaper, CommandSpec, ProcessGroup, TenantExit};
+use crate::quic_peers::QuicPeers;
+use crate::serve::WatchdogState;
+use crate::shm_server::{self, ShmMembership};
+use crate::start_notes::StartNotes;
+use crate::upstream::connect_any;
+
+/// First and longest pause between two tries to connect to the tenant's server.
+const PROBE_DELAY_RANGE: (Duration, Duration) =
+    (Duration::from_millis(1), Duration::from_millis(20));
+/// For the callers of a tenant's process that died to get their answers, and for its last words to be read.
+const EXIT_GRACE: Duration = Duration::from_millis(500);
+
+/// Why an instance could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LifecycleError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("cannot start {program:?}: {source}")]
+    Start { program: String, source: io::Error },
+    #[error(
+        "the tenant's server did not accept connections on {addrs:?} within {limit:?} (start_timeout){tail}"
+    )]
+    NeverListened {
+        addrs: Vec<SocketAddr>,
+        limit: Duration,
+        tail: String,
+    },
+    #[error("the tenant's process ended with {exit} before it accepted connections{tail}")]
+    EarlyExit { exit: TenantExit, tail: String },
+}
+
+/// Runs the instance to its end; the code is this process's.
+///
+/// # Errors
+/// When the start fails. What happens later is in the code.
+pub(crate) async fn run(
+    config: WatchdogConfig,
+    notes: &mut StartNotes,
+    identity: Option<File>,
+    started_at: Instant,
+) -> Result<ExitCode, LifecycleError> {
+    let mut signals = StopSignals::install()?;
+    let reaper = ChildReaper::start_collecting()?;
+    let listener = listen::bind_listener(
+        SocketAddr::new(config.bind_address, config.port),
+        config.instance_env.outbound.is_some(),
+    )?;
+    let started = Arc::new(ServerReadiness::default());
+    let app = Arc::new(WatchdogState::new(
+        config,
+        &reaper,
+        &started,
+        MtlsAcceptor::new(identity.is_some()),
+    )?);
+    let membership = ShmMembership::default();
+    let edges = QuicPeers::default();
+    if let Some(addrs) = app.config.instance_env.outbound {
+        outbound::start_proxy(
+            addrs,
+            membership.clone(),
+            edges.clone(),
+            app.config.read_timeout,
+        )?; // the tenant may call while it starts
+    }
+    let mut tenant = TenantServer::start(&app, &reaper)?;
+    let drain_control = DrainControl::new();
+    let addr = listener.local_addr()?;
+    say!("listening on {addr}, mode {:?}", app.config.mode);
+    tokio::spawn(listen::accept_connections(
+        listener,
+        Arc::clone(&app),
+        drain_control.subscribe(),
+    ));
+    let (identity_ready, identity_task) =
+        start_identity(&app, addr, identity, &drain_control, edges);
+    start_metrics(&app);
+    notes.write_phase("watchdog", started_at.elapsed());
+
+    let handler_started_at = Instant::now();
+    tokio::select! {
+        up = async {
+            let up = tenant.wait_ready(&app).await;
+            let _ = identity_ready.await; // it listens, or never will
+            up
+        } => {
+            up?;
+            if matches!(app.mode, ModeHandler::Http(_)) {
+                notes.write_phase("handler", handler_started_at.elapsed());
+            }
+            started.mark_ready();
+            notes.write_ready();
+            join_domain(&app, membership, &drain_control);
+        }
+        () = signals.wait_next() => return Ok(stop_instance(&app, drain_control, tenant, &mut signals, identity_task).await),
+    }
+    tokio::select! {
+        exit = tenant.wait_exit() => Ok(handle_server_exit(exit, drain_control, &mut tenant, identity_task).await),
+        () = signals.wait_next() => Ok(stop_instance(&app, drain_control, tenant, &mut signals, identity_task).await),
+    }
+}
+
+/// Opens the second way in, once there is nothing that it could delay.
+fn join_domain(app: &Arc<WatchdogState>, membership: ShmMembership, drain_control: &DrainControl) {
+    if let Some(socket_path) = app.config.instance_env.dispatch_path.clone() {
+        tokio::task::spawn_local(shm_server::join_domain(
+            Arc::clone(app),
+            membership,
+            socket_path,
+            drain_control.subscribe(),
+        ));
+    }
+}
+
+impl WatchdogState {
+    fn new(
+        config: WatchdogConfig,
+        reaper: &Arc<ChildReaper>,
+        started: &Arc<ServerReadiness>,
+        entrance: MtlsAcceptor,
+    ) -> io::Result<Self> {
+        let output = Arc::new(TenantOutput::new(
+            config.prefix_logs,
+            config.max_log_line_bytes,
+        ));
+        let new_spawner = || {
+            ProcessSpawner::new(
+                CommandSpec::new(config.command.clone()),
+                Arc::clone(reaper),
+                Arc::clone(&output),
+            )
+        };
+        let mode = match config.mode {
+            ModeName::Http => ModeHandler::Http(
+                HttpMode::new(&config, Arc::clone(started)).expect("checked with the variables"),
+            ),
+            ModeName::Streaming => {
+                ModeHandler::Streaming(StreamingMode::new(&config, new_spawner()))
+            }
+            ModeName::Serializing => {
+                ModeHandler::Serializing(SerializingMode::new(&config, new_spawner()))
+            }
+            ModeName::Static => ModeHandler::Static(StaticMode::new(&config.static_path)?),
+        };
+        Ok(Self {
+            mode,
+            call_limiter: CallLimiter::new(config.max_inflight),
+            metrics: Arc::new(WatchdogMetrics::new()),
+            lock_file: LockFile::create(config.lock_file.clone())?,
+            is_healthy: AtomicBool::new(true),
+            output,
+            tls_acceptor: entrance,
+            config,
+        })
+    }
+}
+
+/// Without an identity there is nobody to be over QUIC or TLS. Returns what an instance that is to be told who it is waits for before it is
+/// ready: callers would find nobody, which ends in every case; and the task, which ends with the last call over QUIC.
+fn start_identity(
+    app: &Arc<WatchdogState>,
+    addr: SocketAddr,
+    identity: Option<File>,
+    drain_control: &DrainControl,
+    edges: QuicPeers,
+) -> (oneshot::Receiver<()>, JoinHandle<()>) {
+    let (ready_sender, ready_receiver) = oneshot::channel();
+    let ready_sender = Some(ready_sender).filter(|_| app.config.expects_identity); // dropped: nobody has to wait
+    let edges = Some(edges).filter(|_| app.config.instance_env.outbound.is_some());
+    let Some(identity) = identity else {
+        return (ready_receiver, tokio::spawn(std::future::ready(())));
+    };
+    let socket = std::os::unix::net::UnixStream::from(OwnedFd::from(identity));
+    match socket
+        .set_nonblocking(true)
+        .and_then(|()| UnixStream::from_std(socket))
+    {
+        Ok(node) => {
+            let serving = identity::serve_identity(
+                Arc::clone(app),
+                addr,
+                node,
+                drain_control.subscribe(),
+                ready_sender,
+                edges,
+            );
+            (ready_receiver, tokio::task::spawn_local(serving))
+        }
+        Err(fault) => {
+            app.tls_acceptor.stop_waiting();
+            say!("no QUIC, no TLS: NEARPATH_IDENTITY_FD is no socket: {fault}");
+            (ready_receiver, tokio::spawn(std::future::ready(())))
+        }
+    }
+}
+
+/// A port that is taken costs the metrics, not the function.
+fn start_metrics(app: &Arc<WatchdogState>) {
+    let Some(port) = app.config.metrics_port else {
+        return;
+    };
+    match listen::bind_listener(SocketAddr::new(app.config.bind_address, port), false) {
+        Ok(listener) => drop(tokio::spawn(listen::accept_metrics(
+            listener,
+            Arc::clone(app),
+        ))),
+        Err(fault) => say!("no metrics: {fault} (metrics_port)"),
+    }
+}
+
+/// SIGTERM and SIGINT; as PID 1 a process gets only signals that it asks for.
+struct StopSignals {
+    term: Signal,
+    int: Signal,
+}
+
+impl StopSignals {
+    fn install() -> io::Result<Self> {
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn wait_next(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+
+    /// Waits for `what`, at most `limit` or until another signal; whether it came to its end.
+    async fn wait_unless_signalled<F: Future>(&mut self, limit: Duration, work: F) -> bool {
+        tokio::select! {
+            done = timeout(limit, work) => done.is_ok(),
+            () = self.wait_next() => false,
+        }
+    }
+}
+
+/// The tenant's server of mode `http`; nothing in the other modes.
+struct TenantServer(Option<ServerProcess>);
+
+struct ServerProcess {
+    group: ProcessGroup,
+    exit: oneshot::Receiver<TenantExit>,
+    tail: OutputTail,
+    output_tasks: [JoinHandle<()>; 2],
+    addrs: Vec<SocketAddr>,
+}
+
+impl TenantServer {
+    fn start(app: &Arc<WatchdogState>, reaper: &Arc<ChildReaper>) -> Result<Self, LifecycleError> {
+        if app.config.mode == ModeName::Static {
+            return Ok(Self(None));
+        }
+        let command = CommandSpec::new(app.config.command.clone());
+        let failed = |source| LifecycleError::Start {
+            program: command.program().to_owned(),
+            source,
+        };
+        let (ModeName::Http, Some(target)) = (app.config.mode, &app.config.upstream) else {
+            return command.check_program().map(|()| Self(None)).map_err(failed); // told now, not by the first call
+        };
+        let started = command.start_process(reaper, [], false).map_err(failed)?;
+        let tail = OutputTail::default();
+        let copy_output = |pipe, stream| {
+            let (output, tail) = (Arc::clone(&app.output), tail.clone());
+            tokio::spawn(async move { output.copy_lines(pipe, stream, Some(tail)).await })
+        };
+        let output_tasks = [
+            copy_output(started.stdout, OutputStream::Stdout),
+            copy_output(started.stderr, OutputStream::Stderr),
+        ];
+        let addrs = target.addrs.clone();
+        Ok(Self(Some(ServerProcess {
+            group: started.group,
+            exit: started.exit,
+            tail,
+            output_tasks,
+            addrs,
+        })))
+    }
+
+    /// Waits until calls can be answered.
+    async fn wait_ready(&mut self, app: &WatchdogState) -> Result<(), LifecycleError> {
+        let Some(server) = &mut self.0 else {
+            return Ok(());
+        };
+        let limit = app.config.start_timeout;
+        let exit = tokio::select! {
+            up = timeout(limit, wait_accepting(&server.addrs)) => match up {
+                Ok(()) => return Ok(()),
+                Err(_) => None,
+            },
+            exit = &mut server.exit => Some(exit.unwrap_or(TenantExit::Signal(0))),
+        };
+        let tail = server.output_tail(exit.is_some()).await;
+        Err(match exit {
+            Some(exit) => LifecycleError::EarlyExit { exit, tail },
+            None => LifecycleError::NeverListened {
+                addrs: server.addrs.clone(),
+                limit,
+                tail,
+            },
+        })
+    }
+
+    /// Its end; never, if there is none.
+    async fn wait_exit(&mut self) -> TenantExit {
+        match &mut self.0 {
+            Some(server) => (&mut server.exit).await.unwrap_or(TenantExit::Signal(0)),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl ServerProcess {
+    /// The last lines of its output; of a dead process, after all of them were read.
+    async fn output_tail(&mut self, has_exited: bool) -> String {
+        if has_exited {
+            let [stdout, stderr] = &mut self.output_tasks;
+            let _ = timeout(EXIT_GRACE, async { (stdout.await, stderr.await) }).await;
+        }
+        match self.tail.joined_lines() {
+            text if text.is_empty() => String::new(),
+            text => format!("; last output: {text}"),
+        }
+    }
+}
+
+/// Returns when a connection could be made. The server gets the connection and its end, which every server survives.
+async fn wait_accepting(addrs: &[SocketAddr]) {
+    let mut delay = PROBE_DELAY_RANGE.0;
+    while connect_any(addrs).await.is_err() {
+        sleep(delay).await;
+        delay = (delay * 2).min(PROBE_DELAY_RANGE.1);
+    }
+}
+
+/// The tenant's server has died: what was in progress gets its answers, then this process ends too and the node starts anew.
+async fn handle_server_exit(
+    exit: TenantExit,
+    drain_control: DrainControl,
+    tenant: &mut TenantServer,
+    identity_task: JoinHandle<()>,
+) -> ExitCode {
+    let tail = match &mut tenant.0 {
+        Some(server) => server.output_tail(true).await,
+        None => String::new(),
+    };
+    say!("the tenant's process ended with {exit}{tail}");
+    let _ = timeout(EXIT_GRACE, drain_control.drain_connections()).await;
+    let _ = timeout(EXIT_GRACE, identity_task).await; // callers over QUIC learn of an end only by being told
+    ExitCode::from(exit.failure_code())
+}
+
+async fn stop_instance(
+    app: &WatchdogState,
+    drain_control: DrainControl,
+    tenant: TenantServer,
+    signals: &mut StopSignals,
+    identity_task: JoinHandle<()>,
+) -> ExitCode {
+    app.is_healthy.store(false, Ordering::Relaxed);
+    app.lock_file.remove();
+    say!(
+        "stopping: unhealthy for {:?}, then closing",
+        app.config.healthcheck_interval
+    );
+    signals
+        .wait_unless_signalled(
+            app.config.healthcheck_interval,
+            std::future::pending::<()>(),
+        )
+        .await;
+    let drain_timeout = app.config.write_timeout.unwrap_or_default();
+    if !signals
+        .wait_unless_signalled(drain_timeout, drain_control.drain_connections())
+        .await
+    {
+        say!("calls were still in progress after {drain_timeout:?} (write_timeout) and are cut");
+    }
+    let _ = timeout(EXIT_GRACE, identity_task).await; // callers over QUIC learn of an end only by being told
+    stop_tenant(tenant, app.config.stop_grace).await;
+    say!("stopped");
+    ExitCode::SUCCESS
+}
+
+async fn stop_tenant(tenant: TenantServer, grace: Duration) {
+    let Some(mut server) = tenant.0 else { return };
+    server.group.send_signal(Kill::TERM);
+    if timeout(grace, &mut server.exit).await.is_err() {
+        say!(
+            "the tenant's process did not end within {grace:?} of SIGTERM (stop_grace) and is killed"
+        );
+        server.group.send_signal(Kill::KILL);
+        let _ = (&mut server.exit).await;
+    }
+    let _ = server.output_tail(true).await;
+}

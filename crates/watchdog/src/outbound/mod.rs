@@ -1,0 +1,229 @@
+//! Calls of the tenant's code to other functions, picked up inside the instance: `http://gateway:8080/function/NAME`.
+//!
+//! In an instance of a chain the name `gateway` means a loopback address that the watchdog listens on. What a declared edge
+//! leads to, and the chain's memory can carry, goes there ([`via_shm`]); what leads to a function that is called over QUIC goes straight to
+//! one of its instances ([`direct`]); anything else, and all that is in doubt, goes to the gateway itself, as it came
+//! ([`forward`]): it refuses, wakes and queues, and knows the caller by its eIP as ever. The listener outlives the drain, because calls
+//! that are being finished may still call others.
+
+mod call_target;
+mod request_context;
+mod via_gateway;
+mod via_quic;
+mod via_shm;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use hyper_util::server::conn::auto::Builder;
+use nearpath_path::Path;
+use nearpath_types::{PlatformError, Reason};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::spawn_local;
+
+use crate::config::instance_env;
+use crate::errors::watchdog_error;
+use crate::incoming_body::IncomingBody;
+use crate::listen::{self, ACCEPT_RETRY_DELAY};
+use crate::quic_peers::{QuicCallee, QuicPeers};
+use crate::request_body::{RequestBody, UploadState, collect_body};
+use crate::response_body::WatchdogBody;
+use crate::shm_server::ShmMembership;
+use crate::upstream::{UpstreamClient, UpstreamPeer};
+
+use call_target::{CallTarget, MAX_BUFFERED_BODY_BYTES, can_buffer};
+use via_gateway::forward_request;
+
+/// What every call needs.
+#[derive(Debug)]
+pub(crate) struct OutboundProxy {
+    membership: ShmMembership,
+    edges: QuicPeers,
+    gateway: UpstreamClient,
+    /// What the gateway would say of the caller.
+    forwarded_for: HeaderValue,
+    served_by: HeaderValue,
+    /// Longest silence of the tenant's code inside a body.
+    read_timeout: Option<Duration>,
+}
+
+impl OutboundProxy {
+    fn new(
+        addrs: instance_env::OutboundAddrs,
+        membership: ShmMembership,
+        edges: QuicPeers,
+        read_timeout: Option<Duration>,
+    ) -> Self {
+        let host = rustix::system::uname().nodename().to_bytes().to_owned();
+        Self {
+            membership,
+            edges,
+            gateway: UpstreamClient::new(UpstreamPeer::Gateway, vec![addrs.gateway]),
+            forwarded_for: HeaderValue::from_str(&addrs.eip.to_string())
+                .expect("an address is ASCII"),
+            served_by: HeaderValue::from_bytes(&host)
+                .unwrap_or(HeaderValue::from_static("nearpath-watchdog")),
+            read_timeout,
+        }
+    }
+}
+
+/// Opens the listener and serves it until the process ends.
+///
+/// # Errors
+/// When the address is taken: the instance could call nobody.
+pub(crate) fn start_proxy(
+    addrs: instance_env::OutboundAddrs,
+    membership: ShmMembership,
+    edges: QuicPeers,
+    read_timeout: Option<Duration>,
+) -> io::Result<()> {
+    let listener = listen::bind_listener(addrs.listen, true)?;
+    spawn_local(accept_calls(
+        listener,
+        Rc::new(OutboundProxy::new(addrs, membership, edges, read_timeout)),
+    ));
+    Ok(())
+}
+
+async fn accept_calls(listener: TcpListener, proxy: Rc<OutboundProxy>) {
+    let http = Rc::new(listen::http_builder(LocalExecutor));
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(spawn_local(serve_connection(
+                stream,
+                Rc::clone(&http),
+                Rc::clone(&proxy),
+            ))),
+            Err(_) => tokio::time::sleep(ACCEPT_RETRY_DELAY).await,
+        }
+    }
+}
+
+/// Runs what hyper spawns on this thread.
+#[derive(Debug, Clone, Copy)]
+struct LocalExecutor;
+
+impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
+    fn execute(&self, work: F) {
+        spawn_local(async { drop(work.await) });
+    }
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    http: Rc<Builder<LocalExecutor>>,
+    proxy: Rc<OutboundProxy>,
+) {
+    let _ = stream.set_nodelay(true); // a connection that is already gone shows it at the first read
+    let service = service_fn(|request| {
+        let proxy = Rc::clone(&proxy);
+        async move { Ok::<_, Infallible>(handle_request(&proxy, request).await) }
+    });
+    let _ = http
+        .serve_connection_with_upgrades(TokioIo::new(stream), service)
+        .await; // its end is the caller's affair
+}
+
+async fn handle_request(
+    proxy: &OutboundProxy,
+    request: Request<Incoming>,
+) -> Response<WatchdogBody> {
+    let context = request_context::OutboundContext::from_request(&request);
+    match route_call(proxy, &context, request).await {
+        Ok(response) => response,
+        Err(fault) => context.error_response(proxy, &fault),
+    }
+}
+
+/// What became of a call that did not go to the gateway.
+enum SendOutcome<B> {
+    Answered(Response<WatchdogBody>),
+    /// Nothing ran: here is the request for another way.
+    NotRun(Request<B>),
+}
+
+/// Through memory when it can be, else straight to an instance over QUIC, else to the gateway.
+async fn route_call(
+    proxy: &OutboundProxy,
+    context: &request_context::OutboundContext,
+    request: Request<Incoming>,
+) -> Result<Response<WatchdogBody>, PlatformError> {
+    if request.method() == http::Method::CONNECT {
+        return Err(watchdog_error(
+            Reason::MethodNotAllowed,
+            "CONNECT is not served here",
+        ));
+    }
+    let Some(target) = CallTarget::read(&request) else {
+        return forward_unchanged(proxy, request).await;
+    };
+    let (endpoint, callee) = (
+        proxy.membership.endpoint(),
+        proxy.edges.find_callee(&target.function),
+    );
+    let plan = target.plan(&request, endpoint, callee.as_deref());
+    let endpoint = endpoint.filter(|_| plan.allows_path(Path::Shm));
+    let callee = callee.filter(|_| plan.allows_path(Path::Quic));
+    if endpoint.is_none() && callee.is_none() {
+        return forward_unchanged(proxy, request).await;
+    }
+    if !can_buffer(&request) {
+        let request = request.map(|body| RequestBody::unmonitored(IncomingBody::Http(body)));
+        return via_quic_or_gateway(proxy, callee.as_deref(), context, &target, request).await;
+    }
+    let (head, body) = request.into_parts();
+    let body = collect_body(
+        IncomingBody::Http(body),
+        MAX_BUFFERED_BODY_BYTES,
+        proxy.read_timeout,
+        &UploadState::default(),
+    )
+    .await?;
+    let mut request = Request::from_parts(head, body);
+    if let Some(endpoint) = endpoint {
+        match via_shm::call_via_shm(proxy, endpoint, context, &target, request).await? {
+            SendOutcome::Answered(response) => return Ok(response),
+            SendOutcome::NotRun(unsent) => request = unsent,
+        }
+    }
+    via_quic_or_gateway(proxy, callee.as_deref(), context, &target, request).await
+}
+
+/// Straight to an instance if there is one, else to the gateway.
+async fn via_quic_or_gateway<B>(
+    proxy: &OutboundProxy,
+    callee: Option<&QuicCallee>,
+    context: &request_context::OutboundContext,
+    target: &CallTarget,
+    mut request: Request<B>,
+) -> Result<Response<WatchdogBody>, PlatformError>
+where
+    B: via_quic::QuicRequestBody + Into<RequestBody>,
+{
+    if let Some(callee) = callee {
+        match via_quic::call_via_quic(proxy, callee, context, target, request).await? {
+            SendOutcome::Answered(response) => return Ok(response),
+            SendOutcome::NotRun(unsent) => request = unsent,
+        }
+    }
+    forward_request(&proxy.gateway, request.map(Into::into)).await
+}
+
+async fn forward_unchanged(
+    proxy: &OutboundProxy,
+    request: Request<Incoming>,
+) -> Result<Response<WatchdogBody>, PlatformError> {
+    forward_request(
+        &proxy.gateway,
+        request.map(|body| RequestBody::unmonitored(IncomingBody::Http(body))),
+    )
+    .await
+}

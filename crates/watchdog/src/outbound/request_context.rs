@@ -1,0 +1,137 @@
+//! What the gateway would say of a request in its head and its answer's, said here: the same fields with the same meaning.
+
+use std::time::{Duration, SystemTime};
+
+use http::header::{ACCEPT, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response, Version};
+use nearpath_types::PlatformError;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::OutboundProxy;
+use crate::response_body::WatchdogBody;
+use crate::{errors, hop_headers, mode};
+
+const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
+const X_START_TIME: HeaderName = HeaderName::from_static("x-start-time");
+const X_SERVED_BY: HeaderName = HeaderName::from_static("x-served-by");
+const X_DURATION_SECONDS: HeaderName = HeaderName::from_static("x-duration-seconds");
+const X_NEARPATH_PATH: HeaderName = HeaderName::from_static("x-nearpath-path");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// What is remembered of a request for its answer.
+#[derive(Debug)]
+pub(super) struct OutboundContext {
+    call_id: HeaderValue,
+    start_time: HeaderValue,
+    started_at: Instant,
+    pub(super) is_head: bool,
+    wants_path: bool,
+    wants_json: bool,
+    is_grpc: bool,
+}
+
+impl OutboundContext {
+    pub(super) fn from_request<B>(request: &Request<B>) -> Self {
+        let headers = request.headers();
+        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        Self {
+            call_id: headers.get(X_CALL_ID).cloned().unwrap_or_else(new_call_id),
+            start_time: start_time_header(),
+            started_at: Instant::now(),
+            is_head: request.method() == Method::HEAD,
+            wants_path: headers.contains_key(X_NEARPATH_PATH),
+            wants_json: accept.is_some_and(|accept| accept.contains("application/json")),
+            is_grpc: request.version() == Version::HTTP_2 && mode::is_grpc(headers),
+        }
+    }
+
+    /// Makes a request's head fit for the function. A gateway that gets the request after all says the same again.
+    pub(super) fn prepare_request(
+        &self,
+        headers: &mut HeaderMap,
+        authority: Option<HeaderValue>,
+        proxy: &OutboundProxy,
+    ) {
+        hop_headers::strip_hop_headers(headers, false);
+        headers.remove(EXPECT);
+        if let Some(host) = headers.get(HOST).cloned().or(authority) {
+            headers.entry(HOST).or_insert_with(|| host.clone());
+            headers.entry(X_FORWARDED_HOST).or_insert(host);
+        }
+        headers
+            .entry(X_FORWARDED_FOR)
+            .or_insert_with(|| proxy.forwarded_for.clone());
+        headers
+            .entry(X_FORWARDED_PROTO)
+            .or_insert(HeaderValue::from_static("http"));
+        headers.insert(X_CALL_ID, self.call_id.clone());
+        headers.insert(X_START_TIME, self.start_time.clone());
+    }
+
+    /// Time since the request came.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.started_at.elapsed()
+    }
+
+    /// Makes the head of an answer that did not come from the gateway, but by this path, fit for the caller.
+    pub(super) fn finish_response(
+        &self,
+        headers: &mut HeaderMap,
+        proxy: &OutboundProxy,
+        path: &'static str,
+    ) {
+        self.set_identity_headers(headers, proxy);
+        let took = self.started_at.elapsed().as_secs_f64();
+        let seconds = || HeaderValue::from_str(&format!("{took:.6}")).expect("digits and a point");
+        headers.entry(X_DURATION_SECONDS).or_insert_with(seconds);
+        if self.wants_path {
+            headers.insert(X_NEARPATH_PATH, HeaderValue::from_static(path));
+        }
+    }
+
+    fn set_identity_headers(&self, headers: &mut HeaderMap, proxy: &OutboundProxy) {
+        headers.insert(X_CALL_ID, self.call_id.clone());
+        headers.insert(X_START_TIME, self.start_time.clone());
+        headers.insert(X_SERVED_BY, proxy.served_by.clone());
+    }
+
+    /// The answer for an error, in the words that the caller reads.
+    pub(super) fn error_response(
+        &self,
+        proxy: &OutboundProxy,
+        error: &PlatformError,
+    ) -> Response<WatchdogBody> {
+        let mut response = errors::error_response(error);
+        response.headers_mut().insert(
+            errors::X_OPENFAAS_INTERNAL,
+            HeaderValue::from_static(error.component),
+        );
+        if self.wants_json {
+            response
+                .headers_mut()
+                .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            *response.body_mut() = WatchdogBody::from(error.to_json());
+        }
+        if self.is_grpc {
+            response = errors::grpc_error_response(response, error);
+        }
+        self.set_identity_headers(response.headers_mut(), proxy);
+        response
+    }
+}
+
+fn new_call_id() -> HeaderValue {
+    let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
+    let text = Uuid::new_v4().hyphenated().encode_lower(&mut text);
+    HeaderValue::from_str(text).expect("a UUID is ASCII")
+}
+
+fn start_time_header() -> HeaderValue {
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    HeaderValue::from(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,76 @@
+//! A call through memory, and what it means when it does not come to an answer.
+//!
+//! What provably did not run goes to the gateway, which queues, wakes and tries others; anything else is never repeated.
+
+use bytes::Bytes;
+use http::Request;
+use http::header::HeaderValue;
+use http::uri::PathAndQuery;
+use nearpath_domain::endpoint::polled::AsyncEndpoint;
+use nearpath_domain::{CallDestination, CallError, clock};
+use nearpath_types::{PlatformError, Reason};
+
+use super::call_target::CallTarget;
+use super::request_context::OutboundContext;
+use super::{OutboundProxy, SendOutcome};
+use crate::errors::watchdog_error;
+use crate::shm_server;
+
+pub(super) async fn call_via_shm(
+    proxy: &OutboundProxy,
+    endpoint: &AsyncEndpoint,
+    context: &OutboundContext,
+    target: &CallTarget,
+    request: Request<Bytes>,
+) -> Result<SendOutcome<Bytes>, PlatformError> {
+    let (mut head, body) = request.into_parts();
+    let authority = head
+        .uri
+        .authority()
+        .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    context.prepare_request(&mut head.headers, authority, proxy);
+    let sent = {
+        let path = target.function_path(head.uri.path_and_query().map_or("", PathAndQuery::as_str));
+        let fields = shm_server::request_fields(&head, &path);
+        let deadline = target.timeout.map_or(0, clock::deadline_after);
+        let (trace, span) = shm_server::trace_ids(&head.headers);
+        let request = nearpath_domain::CallRequest {
+            fields: &fields,
+            body: body.clone(),
+            deadline,
+            trace,
+            span,
+        };
+        endpoint.call(CallDestination::Function(&target.function), &request)
+    };
+    let outcome = match sent {
+        Ok(answer) => answer.await,
+        Err(_) => return Ok(SendOutcome::NotRun(Request::from_parts(head, body))),
+    };
+    match outcome {
+        Ok(reply) if reply.did_not_run() => {
+            Ok(SendOutcome::NotRun(Request::from_parts(head, body)))
+        }
+        Ok(reply) => {
+            let mut response = shm_server::http_response(reply, context.is_head);
+            context.finish_response(response.headers_mut(), proxy, "shm");
+            Ok(SendOutcome::Answered(response))
+        }
+        Err(CallError::Unsent(_)) => Ok(SendOutcome::NotRun(Request::from_parts(head, body))),
+        Err(fault) => Err(lost_call_error(target, fault)),
+    }
+}
+
+fn lost_call_error(target: &CallTarget, fault: CallError) -> PlatformError {
+    let name = &target.function;
+    match fault {
+        CallError::Timeout => {
+            let text = format!("the instance of {name} had not answered when the deadline passed");
+            watchdog_error(Reason::TotalTimeout, text).governed_by("X-Timeout")
+        }
+        fault => watchdog_error(
+            Reason::InstanceDied,
+            format!("an instance of {name}: {fault}"),
+        ),
+    }
+}

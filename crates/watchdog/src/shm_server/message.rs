@@ -1,0 +1,264 @@
+//! Calls and answers in shared memory as HTTP, and HTTP as those: the same fields both ways, framing left out.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Uri, request, response};
+use http_body_util::BodyExt;
+use nearpath_domain::trace::{self, TraceContext};
+use nearpath_domain::{CallReply, CallResponse, IncomingCall};
+use nearpath_types::{PlatformError, Reason, duration};
+
+use crate::errors::{self, X_OPENFAAS_INTERNAL, watchdog_error};
+use crate::hop_headers;
+use crate::incoming_body::{IncomingBody, SharedMemoryBody};
+use crate::response_body::WatchdogBody;
+
+/// What OpenFaaS's connectors call an event's topic.
+const X_TOPIC: &str = "x-topic";
+const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
+const TRACEPARENT: HeaderName = HeaderName::from_static(trace::TRACEPARENT);
+
+/// The request that a call is.
+///
+/// # Errors
+/// `bad_request` when its method or path is none.
+pub(crate) fn http_request(
+    incoming: &IncomingCall,
+    body: SharedMemoryBody,
+) -> Result<Request<IncomingBody>, PlatformError> {
+    let mut request = Request::new(IncomingBody::Shm(body));
+    *request.method_mut() = Method::POST;
+    for field in incoming.head_fields().flatten() {
+        match field.name {
+            ":method" => {
+                *request.method_mut() =
+                    Method::from_bytes(field.value).map_err(|_| invalid_call("method"))?
+            }
+            ":path" => {
+                *request.uri_mut() = parse_path(field.value).ok_or_else(|| invalid_call("path"))?
+            }
+            ":name" if incoming.is_event => {
+                append_header(request.headers_mut(), X_TOPIC, field.value)
+            }
+            name => append_header(request.headers_mut(), name, field.value),
+        }
+    }
+    let headers = request.headers_mut();
+    hop_headers::strip_hop_headers(headers, false);
+    headers.remove(CONTENT_LENGTH); // who wrote it may be wrong; the body's length is known
+    set_trace_header(headers, incoming);
+    Ok(request)
+}
+
+fn invalid_call(what: &str) -> PlatformError {
+    watchdog_error(
+        Reason::BadRequest,
+        format!("the call's {what} is not valid"),
+    )
+}
+
+fn parse_path(value: &[u8]) -> Option<Uri> {
+    let uri = Uri::try_from(value).ok()?;
+    uri.path().starts_with('/').then_some(uri)
+}
+
+/// Fields that HTTP does not know are left out: who wrote them may be hostile.
+fn append_header(headers: &mut HeaderMap, name: &str, value: &[u8]) {
+    if let (Ok(name), Ok(value)) = (
+        HeaderName::from_bytes(name.as_bytes()),
+        HeaderValue::from_bytes(value),
+    ) {
+        headers.append(name, value);
+    }
+}
+
+/// The call's time limit, unless its caller set one or asks for a stream, which has none.
+pub(crate) fn set_time_limit(headers: &mut HeaderMap, limit: Option<Duration>) {
+    let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
+    let asks = |kind: &[u8]| {
+        accept
+            .windows(kind.len())
+            .any(|part| part.eq_ignore_ascii_case(kind))
+    };
+    let Some(limit) =
+        limit.filter(|_| !asks(b"text/event-stream") && !asks(b"application/x-ndjson"))
+    else {
+        return;
+    };
+    let value =
+        || HeaderValue::from_str(&duration::format_duration(limit)).expect("a duration is ASCII");
+    headers.entry(X_TIMEOUT).or_insert_with(value);
+}
+
+/// A caller with an SDK tells its trace in the envelope alone.
+fn set_trace_header(headers: &mut HeaderMap, incoming: &IncomingCall) {
+    if incoming.trace == [0; 16] || headers.contains_key(TRACEPARENT) {
+        return;
+    }
+    let text = TraceContext {
+        id: incoming.trace,
+        span: incoming.span,
+    }
+    .to_string();
+    headers.insert(
+        TRACEPARENT,
+        HeaderValue::from_str(&text).expect("digits and dashes"),
+    );
+}
+
+/// What the envelope says of a request's trace; its `traceparent` goes along as a field too.
+pub(crate) fn trace_ids(headers: &HeaderMap) -> ([u8; 16], [u8; 8]) {
+    let parsed = headers
+        .get(TRACEPARENT)
+        .and_then(|text| TraceContext::parse_traceparent(text.as_bytes()));
+    parsed.map_or_else(Default::default, |trace| (trace.id, trace.span))
+}
+
+/// The answer that a response is. One of the watchdog's own is marked as the platform's.
+pub(super) fn call_response(head: response::Parts, body: Bytes) -> CallResponse {
+    let reason = head.extensions.get::<Reason>();
+    let is_kept = |name: &HeaderName| name != CONTENT_LENGTH || body.is_empty(); // the answer to a HEAD tells a length
+    let fields = head.headers.iter().filter(|(name, _)| is_kept(name));
+    let owned = |(name, value): (&HeaderName, &HeaderValue)| {
+        (owned_name(name), Bytes::copy_from_slice(value.as_bytes()))
+    };
+    CallResponse {
+        status: head.status.as_u16(),
+        reason: reason.map_or(0, |reason| *reason as u16),
+        is_platform: reason.is_some(),
+        fields: fields.map(owned).collect(),
+        body: body.into(),
+    }
+}
+
+fn owned_name(name: &HeaderName) -> Cow<'static, str> {
+    Cow::Owned(name.as_str().to_owned())
+}
+
+/// The answer for an error.
+pub(super) fn error_call_response(error: &PlatformError) -> CallResponse {
+    let (head, body) = errors::error_response(error).into_parts();
+    let body = futures_util::FutureExt::now_or_never(body.collect()).and_then(Result::ok);
+    call_response(head, body.map(|body| body.to_bytes()).unwrap_or_default())
+}
+
+/// The fields of a request whose path at the callee is `path`.
+pub(crate) fn request_fields<'a>(
+    head: &'a request::Parts,
+    path: &'a str,
+) -> Vec<(&'a str, &'a [u8])> {
+    let mut fields: Vec<(&str, &[u8])> = Vec::with_capacity(head.headers.len() + 2);
+    fields.extend([
+        (":method", head.method.as_str().as_bytes()),
+        (":path", path.as_bytes()),
+    ]);
+    let headers = head
+        .headers
+        .iter()
+        .filter(|(name, _)| *name != CONTENT_LENGTH);
+    fields.extend(headers.map(|(name, value)| (name.as_str(), value.as_bytes())));
+    fields
+}
+
+/// The response that a reply is.
+pub(crate) fn http_response(mut reply: CallReply, asked_head: bool) -> Response<WatchdogBody> {
+    let rest = reply.reader.take();
+    let body = match rest {
+        None => WatchdogBody::from(reply.body.clone()),
+        rest => WatchdogBody::from_stream(SharedMemoryBody::new(reply.body.clone(), rest)),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = match reply.status {
+        0 => StatusCode::OK,
+        status => StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY),
+    };
+    let headers = response.headers_mut();
+    for field in reply
+        .head_fields()
+        .flatten()
+        .filter(|field| !field.name.starts_with(':'))
+    {
+        append_header(headers, field.name, field.value);
+    }
+    hop_headers::strip_hop_headers(headers, false);
+    if !asked_head {
+        headers.remove(CONTENT_LENGTH);
+    }
+    if reply.is_platform {
+        headers
+            .entry(X_OPENFAAS_INTERNAL)
+            .or_insert(HeaderValue::from_static("function"));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_limit_is_set_unless_the_caller_set_one_or_streams() {
+        let limit_header = |name: &'static str, value: &'static str| {
+            let mut headers = HeaderMap::from_iter([(
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )]);
+            set_time_limit(&mut headers, Some(Duration::from_secs(60)));
+            headers
+                .get(X_TIMEOUT)
+                .map(|value| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(limit_header("x-end", "1").as_deref(), Some("60s"));
+        assert_eq!(
+            limit_header("x-timeout", "2s").as_deref(),
+            Some("2s"),
+            "the caller's own"
+        );
+        assert_eq!(limit_header("accept", "Text/Event-Stream"), None);
+    }
+
+    #[test]
+    fn an_answer_of_the_watchdogs_own_is_the_platforms() {
+        let own = error_call_response(&watchdog_error(Reason::Overload, "full"));
+        assert_eq!(
+            (own.status, own.reason, own.is_platform),
+            (429, Reason::Overload as u16, true)
+        );
+        assert_eq!(own.body, "watchdog: full\n");
+        let forged = Response::builder()
+            .status(429)
+            .header("x-nearpath-reason", "overload")
+            .body(())
+            .unwrap();
+        let forged = call_response(forged.into_parts().0, Bytes::new());
+        assert_eq!(
+            (forged.reason, forged.is_platform),
+            (0, false),
+            "what a tenant writes is a tenant's"
+        );
+    }
+
+    #[test]
+    fn a_content_length_is_sent_only_without_a_body() {
+        let head = || {
+            Response::builder()
+                .header(CONTENT_LENGTH, "5")
+                .body(())
+                .unwrap()
+                .into_parts()
+                .0
+        };
+        assert_eq!(
+            call_response(head(), Bytes::from_static(b"right")).fields,
+            []
+        );
+        assert_eq!(
+            call_response(head(), Bytes::new()).fields.len(),
+            1,
+            "the answer to a HEAD"
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! Idle HTTP/1.1 connections to the tenant's server, newest first.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use rustix::net::sockopt::set_tcp_quickack;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::Http1Connection;
+
+/// A server may close a connection that has been idle for some seconds, just when a request is sent on it. Ours are
+/// given up long before.
+const MAX_IDLE_AGE: Duration = Duration::from_millis(500);
+/// Most idle connections.
+const MAX_IDLE_CONNECTIONS: usize = 100;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Http1Pool {
+    idle: Mutex<IdleHttp1>,
+    returned: Notify,
+}
+
+#[derive(Debug, Default)]
+struct IdleHttp1 {
+    /// In the order in which they became idle.
+    connections: Vec<(Instant, Http1Connection)>,
+    has_sweeper: bool,
+}
+
+impl Http1Pool {
+    /// A connection on which a request can be sent now.
+    pub(super) fn take_idle(&self) -> Option<Http1Connection> {
+        let mut idle = self.lock_idle();
+        while let Some((since, connection)) = idle.connections.pop() {
+            if since.elapsed() < MAX_IDLE_AGE && connection.sender.is_ready() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    /// Returns when a connection was given back; somebody else may have taken it already.
+    pub(super) async fn wait_returned(&self) {
+        self.returned.notified().await;
+    }
+
+    /// Takes back a connection whose exchange is over.
+    fn return_connection(self: &Arc<Self>, mut connection: Http1Connection) {
+        if connection.sender.is_ready() {
+            return self.store_idle(connection);
+        }
+        let pool = Arc::clone(self);
+        tokio::spawn(async move {
+            if connection.sender.ready().await.is_ok() {
+                pool.store_idle(connection);
+            }
+        });
+    }
+
+    fn store_idle(self: &Arc<Self>, connection: Http1Connection) {
+        let mut idle = self.lock_idle();
+        if idle.connections.len() < MAX_IDLE_CONNECTIONS {
+            idle.connections.push((Instant::now(), connection));
+            self.returned.notify_one();
+        }
+        if !std::mem::replace(&mut idle.has_sweeper, true) {
+            tokio::spawn(Arc::clone(self).sweep_idle());
+        }
+    }
+
+    /// Closes what has been idle too long; runs only while there is something to close.
+    async fn sweep_idle(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(MAX_IDLE_AGE).await;
+            let mut idle = self.lock_idle();
+            idle.connections
+                .retain(|(since, _)| since.elapsed() < MAX_IDLE_AGE);
+            if idle.connections.is_empty() {
+                idle.has_sweeper = false;
+                return;
+            }
+        }
+    }
+
+    fn lock_idle(&self) -> MutexGuard<'_, IdleHttp1> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An answer's body with its connection, which goes back when all of the body was read. Else the connection is closed, which
+/// tells the tenant's server that the caller has gone.
+///
+/// Simple servers (Python's `http.server`) write head and body apart and with Nagle's algorithm, so the body waits for the
+/// head's acknowledgement, which the kernel delays by 40 ms on a connection in use. So whenever the body is waited for,
+/// what has come is acknowledged at once (`TCP_QUICKACK`, tcp(7)).
+#[derive(Debug)]
+pub(super) struct PooledBody {
+    body: Incoming,
+    is_complete: bool,
+    connection: Option<Http1Connection>,
+    pool: Arc<Http1Pool>,
+}
+
+impl PooledBody {
+    pub(super) fn new(body: Incoming, connection: Http1Connection, pool: &Arc<Http1Pool>) -> Self {
+        Self {
+            body,
+            is_complete: false,
+            connection: Some(connection),
+            pool: Arc::clone(pool),
+        }
+    }
+}
+
+impl Drop for PooledBody {
+    fn drop(&mut self) {
+        let is_complete = self.is_complete || self.body.is_end_stream();
+        if let Some(connection) = self.connection.take().filter(|_| is_complete) {
+            self.pool.return_connection(connection);
+        }
+    }
+}
+
+impl Body for PooledBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        self.is_complete |= matches!(polled, Poll::Ready(None));
+        if let (Poll::Pending, Some(connection)) = (&polled, &self.connection) {
+            let _ = set_tcp_quickack(&connection.socket, true); // only speed depends on it
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

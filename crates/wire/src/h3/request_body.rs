@@ -1,0 +1,157 @@
+//! A request's body as it comes.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use h3::server::RequestStream;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+
+use super::transport::Http3RecvStream;
+use super::unread_limit::UnreadLimit;
+
+/// Why a body has no end.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestBodyError {
+    /// The client gave it up, or its connection ended.
+    #[error("the client broke off: {0}")]
+    ClientGone(String),
+    /// It is not as long as its head said: malformed (RFC 9114 section 4.1.2).
+    #[error("the body is not as long as Content-Length says")]
+    WrongLength,
+}
+
+/// See the module's text.
+pub struct Http3RequestBody {
+    stream: RequestStream<Http3RecvStream, Bytes>,
+    unread: UnreadLimit,
+    /// Bytes that are still to come, where the head said how many.
+    remaining: Option<u64>,
+    /// Looked at, and not given yet.
+    peeked: Option<Bytes>,
+    trailers: Option<HeaderMap>,
+    phase: BodyPhase,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BodyPhase {
+    Data,
+    Trailers,
+    End,
+}
+
+impl Http3RequestBody {
+    pub(super) fn new(
+        stream: RequestStream<Http3RecvStream, Bytes>,
+        unread: UnreadLimit,
+        length: Option<u64>,
+    ) -> Self {
+        Self {
+            stream,
+            unread,
+            remaining: length,
+            peeked: None,
+            trailers: None,
+            phase: BodyPhase::Data,
+        }
+    }
+
+    /// Looks whether there is a body, without taking any of it. A client that sends none says so with the last packet of its head.
+    pub fn poll_is_empty(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, RequestBodyError>> {
+        if self.peeked.is_none() && self.phase == BodyPhase::Data {
+            self.peeked = ready!(self.poll_data(cx))?;
+        }
+        if self.peeked.is_none() && self.phase == BodyPhase::Trailers {
+            self.trailers = ready!(self.poll_trailers(cx))?;
+        }
+        Poll::Ready(Ok(self.peeked.is_none() && self.trailers.is_none())) // trailers alone are a body, too: they have to go on
+    }
+
+    /// The next piece; `NoConnection`: there is no more, and `at` has moved on.
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, RequestBodyError>> {
+        loop {
+            let data = ready!(self.stream.poll_recv_data(cx))
+                .map_err(|error| RequestBodyError::ClientGone(error.to_string()))?;
+            let Some(mut data) = data else { break };
+            self.unread.reset_budget();
+            let data = data.copy_to_bytes(data.remaining());
+            if let Some(left) = &mut self.remaining {
+                *left = left
+                    .checked_sub(data.len() as u64)
+                    .ok_or(RequestBodyError::WrongLength)?;
+            }
+            if !data.is_empty() {
+                return Poll::Ready(Ok(Some(data)));
+            }
+        }
+        if self.remaining.is_some_and(|left| left > 0) {
+            return Poll::Ready(Err(RequestBodyError::WrongLength));
+        }
+        self.phase = BodyPhase::Trailers;
+        Poll::Ready(Ok(None))
+    }
+
+    /// What follows the last piece; the body has ended then.
+    fn poll_trailers(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<HeaderMap>, RequestBodyError>> {
+        let trailers = ready!(self.stream.poll_recv_trailers(cx));
+        self.phase = BodyPhase::End;
+        Poll::Ready(trailers.map_err(|error| RequestBodyError::ClientGone(error.to_string())))
+    }
+}
+
+impl Body for Http3RequestBody {
+    type Data = Bytes;
+    type Error = RequestBodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
+        if let Some(first) = self.peeked.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        if self.phase == BodyPhase::Data
+            && let Some(data) = ready!(self.poll_data(cx)).transpose()
+        {
+            return Poll::Ready(Some(data.map(Frame::data)));
+        }
+        if self.phase == BodyPhase::Trailers {
+            self.trailers = match ready!(self.poll_trailers(cx)) {
+                Ok(trailers) => trailers,
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            };
+        }
+        Poll::Ready(
+            self.trailers
+                .take()
+                .map(|trailers| Ok(Frame::trailers(trailers))),
+        )
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.phase == BodyPhase::End && self.peeked.is_none() && self.trailers.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let first = self.peeked.as_ref().map_or(0, Bytes::len) as u64;
+        match (self.phase, self.remaining) {
+            (BodyPhase::Data, None) => SizeHint::new(),
+            (BodyPhase::Data, Some(left)) => SizeHint::with_exact(first + left),
+            _ => SizeHint::with_exact(first),
+        }
+    }
+}
+
+impl fmt::Debug for Http3RequestBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming")
+            .field("left", &self.remaining)
+            .field("at", &self.phase)
+            .finish_non_exhaustive()
+    }
+}

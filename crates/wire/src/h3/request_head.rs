@@ -1,0 +1,158 @@
+//! What `h3` leaves unchecked of a request's head. A head that is malformed (RFC 9114 section 4.1.2) must not go on: on the next hop,
+//! over HTTP/1.1, it could mean two requests.
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, Request};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Why a request is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MalformedHead {
+    /// A field that belongs to a connection of HTTP/1.1.
+    #[error(
+        "HTTP/3 has no such field as Connection, Transfer-Encoding or Upgrade, and TE says `trailers` only (RFC 9114 section 4.2)"
+    )]
+    ConnectionField,
+    /// Lengths that contradict each other or are none.
+    #[error("Content-Length is no number, or two of them differ (RFC 9110 section 8.6)")]
+    ContentLength,
+}
+
+/// Checks a head, and mends what HTTP/1.1 writes differently. Returns the body's length, where it is told.
+///
+/// # Errors
+/// See [`MalformedHead`].
+pub(super) fn check_head<B>(request: &mut Request<B>) -> Result<Option<u64>, MalformedHead> {
+    let headers = request.headers_mut();
+    if headers.keys().any(is_connection_header)
+        || headers.get_all(TE).iter().any(|te| te != "trailers")
+    {
+        return Err(MalformedHead::ConnectionField);
+    }
+    join_cookies(headers);
+    content_length(headers)
+}
+
+fn is_connection_header(name: &HeaderName) -> bool {
+    [
+        CONNECTION,
+        TRANSFER_ENCODING,
+        UPGRADE,
+        KEEP_ALIVE,
+        PROXY_CONNECTION,
+    ]
+    .contains(name)
+}
+
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, MalformedHead> {
+    let mut length = None;
+    for value in headers.get_all(CONTENT_LENGTH) {
+        let this = parse_digits(value).ok_or(MalformedHead::ContentLength)?;
+        if *length.get_or_insert(this) != this {
+            return Err(MalformedHead::ContentLength);
+        }
+    }
+    Ok(length)
+}
+
+fn parse_digits(value: &HeaderValue) -> Option<u64> {
+    let text = value.to_str().ok()?;
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
+}
+
+/// A client may have cut its cookies to pieces, which HTTP/1.1 does not understand (RFC 9114 section 4.2.1).
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let pieces: Vec<_> = headers
+        .get_all(COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&pieces.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn request_with(lines: &[(&str, &str)]) -> Request<()> {
+        let builder = lines
+            .iter()
+            .fold(Request::builder(), |builder, (name, value)| {
+                builder.header(*name, *value)
+            });
+        builder.body(()).unwrap()
+    }
+
+    #[test]
+    fn headers_of_a_connection_are_malformed() {
+        for line in [
+            ("connection", "close"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "websocket"),
+            ("keep-alive", "1"),
+            ("proxy-connection", "keep-alive"),
+            ("te", "gzip, trailers"),
+        ] {
+            assert_eq!(
+                check_head(&mut request_with(&[line])),
+                Err(MalformedHead::ConnectionField),
+                "{line:?}"
+            );
+        }
+        assert_eq!(
+            check_head(&mut request_with(&[("te", "trailers")])),
+            Ok(None)
+        );
+    }
+
+    #[test]
+    fn lengths_must_agree() {
+        let length = |lines: &[&str]| {
+            let lines: Vec<_> = lines.iter().map(|line| ("content-length", *line)).collect();
+            check_head(&mut request_with(&lines))
+        };
+        assert_eq!(
+            (length(&[]), length(&["7"]), length(&["7", "7"])),
+            (Ok(None), Ok(Some(7)), Ok(Some(7)))
+        );
+        for bad in [
+            &["7", "8"][..],
+            &["+7"],
+            &["7,7"],
+            &[""],
+            &["-1"],
+            &["99999999999999999999"],
+        ] {
+            assert_eq!(length(bad), Err(MalformedHead::ContentLength), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn cookies_become_one_line() {
+        let mut request = request_with(&[("cookie", "a=1"), ("x", "y"), ("cookie", "b=2")]);
+        check_head(&mut request).unwrap();
+        let cookies: Vec<_> = request.headers().get_all(COOKIE).iter().collect();
+        assert_eq!(cookies, ["a=1; b=2"]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_length_is_what_its_digits_say(value in "[0-9+ ,-]{0,6}") {
+            let plain = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
+            let checked = check_head(&mut request_with(&[("content-length", &value)]));
+            prop_assert_eq!(checked, if plain { Ok(Some(value.parse().unwrap())) } else { Err(MalformedHead::ContentLength) });
+        }
+    }
+}

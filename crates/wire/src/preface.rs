@@ -1,0 +1,93 @@
+//! Tells HTTP/2 from HTTP/1 by a connection's first bytes, and gives those bytes back to whoever reads next.
+
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// What an HTTP/2 client sends first (RFC 9113 section 3.4).
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Room for one usual request, so that telling the protocol costs no system call of its own.
+const FIRST_READ_BYTES: usize = 4096;
+
+/// Which protocol a cleartext peer speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClearTextProtocol {
+    /// Anything that is not the preface; hyper judges it.
+    Http1,
+    /// The whole preface was seen.
+    Http2,
+}
+
+/// Judges the bytes so far; `NoConnection`: they are a beginning of the preface, more are needed.
+pub fn detect_protocol(bytes: &[u8]) -> Option<ClearTextProtocol> {
+    let seen = bytes.len().min(PREFACE.len());
+    match bytes[..seen] == PREFACE[..seen] {
+        false => Some(ClearTextProtocol::Http1),
+        true if seen == PREFACE.len() => Some(ClearTextProtocol::Http2),
+        true => None,
+    }
+}
+
+/// Reads until the protocol is known. `NoConnection`: the peer closed without a word. The bytes are to be replayed.
+///
+/// # Errors
+/// When reading fails.
+pub async fn read_protocol<T: AsyncRead + Unpin>(
+    io: &mut T,
+) -> io::Result<Option<(ClearTextProtocol, Bytes)>> {
+    let mut seen = BytesMut::with_capacity(FIRST_READ_BYTES);
+    loop {
+        if io.read_buf(&mut seen).await? == 0 {
+            return Ok((!seen.is_empty()).then(|| (ClearTextProtocol::Http1, seen.freeze())));
+        }
+        if let Some(protocol) = detect_protocol(&seen) {
+            return Ok(Some((protocol, seen.freeze())));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preface_is_detected_in_any_pieces() {
+        for n in 0..PREFACE.len() {
+            assert_eq!(detect_protocol(&PREFACE[..n]), None, "{n}");
+        }
+        assert_eq!(detect_protocol(PREFACE), Some(ClearTextProtocol::Http2));
+        assert_eq!(
+            detect_protocol(&[PREFACE, b"more"].concat()),
+            Some(ClearTextProtocol::Http2)
+        );
+        for http1 in [
+            &b"G"[..],
+            b"GET / HTTP/1.1",
+            b"PROPFIND /",
+            b"PRI * HTTP/1.1\r\n",
+        ] {
+            assert_eq!(detect_protocol(http1), Some(ClearTextProtocol::Http1));
+        }
+    }
+
+    #[tokio::test]
+    async fn bytes_read_for_detection_are_returned() {
+        let mut io = &b"GET / HTTP/1.1\r\n"[..];
+        assert_eq!(
+            read_protocol(&mut io).await.unwrap(),
+            Some((
+                ClearTextProtocol::Http1,
+                Bytes::from_static(b"GET / HTTP/1.1\r\n")
+            ))
+        );
+        let mut silent = &b""[..];
+        assert_eq!(read_protocol(&mut silent).await.unwrap(), None);
+        let mut half = &b"PRI"[..];
+        assert_eq!(
+            read_protocol(&mut half).await.unwrap(),
+            Some((ClearTextProtocol::Http1, Bytes::from_static(b"PRI")))
+        );
+    }
+}

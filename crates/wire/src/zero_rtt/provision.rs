@@ -1,0 +1,236 @@
+//! What a worker is started with: its credentials, whom it trusts, and the sessions that were minted for it.
+//!
+//! The node hands it over through a descriptor (`NEARPATH_IDENTITY_FD`), first at the start, then whenever something of it changes: new
+//! sessions, a new certificate, other callers, revocations. It holds a private key: it is never written to disk, and does not
+//! leave the node. It is the first kind of frame of `contract/identity.md`: a length of four bytes (little-endian) and so many bytes, a version,
+//! then postcard.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use nearpath_types::{FunctionId, SpiffeId};
+use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+
+use super::{SessionEntry, TokenKey};
+use crate::identity::{Credentials, Trust};
+
+const PROVISION_VERSION: u8 = 1;
+
+/// See the module's text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Provision {
+    /// What the worker shows.
+    pub credentials: Credentials,
+    /// Certificates of the authorities that it trusts.
+    pub authorities: Vec<CertificateDer<'static>>,
+    /// Functions that may call it, beside gateways.
+    pub callers: Vec<FunctionId>,
+    /// Names of incarnations whose certificates were taken back.
+    pub revoked: Vec<String>,
+    /// Under which its address tokens are made.
+    pub token_key: TokenKey,
+    /// Sessions that were minted for this incarnation since the last frame.
+    pub sessions: Vec<SessionEntry>,
+}
+
+/// Why a frame cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProvisionError {
+    /// Too long, or no frame at all.
+    #[error("the provision is not one: {0}")]
+    InvalidFrame(#[from] postcard::Error),
+    /// Written by another version.
+    #[error(
+        "the provision is of version {0}, this program reads version 1: install node and watchdog of one release"
+    )]
+    Version(u8),
+    /// The SPIFFE ID in it is none.
+    #[error("the provision's identity: {0}")]
+    Identity(#[from] nearpath_types::spiffe::InvalidSpiffeId),
+}
+
+/// As it goes over the descriptor.
+#[derive(Serialize, Deserialize)]
+struct ProvisionFrame {
+    id: String,
+    name: String,
+    chain: Vec<Vec<u8>>,
+    private_key: Vec<u8>,
+    not_after: u64,
+    authorities: Vec<Vec<u8>>,
+    callers: Vec<FunctionId>,
+    revoked: Vec<String>,
+    key: [u8; 32],
+    entries: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Provision {
+    /// One frame.
+    pub fn encode(&self) -> Vec<u8> {
+        let der = |certificates: &[CertificateDer<'_>]| {
+            certificates.iter().map(|one| one.to_vec()).collect()
+        };
+        let Credentials {
+            id,
+            name,
+            chain,
+            key,
+            not_after,
+        } = &self.credentials;
+        let frame = ProvisionFrame {
+            id: id.to_string(),
+            name: name.clone(),
+            chain: der(chain),
+            private_key: key.clone(),
+            not_after: not_after
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs(),
+            authorities: der(&self.authorities),
+            callers: self.callers.clone(),
+            revoked: self.revoked.clone(),
+            key: self.token_key.0,
+            entries: self
+                .sessions
+                .iter()
+                .map(|one| (one.ticket.clone(), one.session.clone()))
+                .collect(),
+        };
+        let first = vec![0, 0, 0, 0, PROVISION_VERSION];
+        let mut bytes = postcard::to_extend(&frame, first).expect("all of a frame can be written");
+        let length = u32::try_from(bytes.len() - 4).expect("a provision is far below 4 GiB");
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        bytes
+    }
+
+    /// What follows the length of a frame.
+    ///
+    /// # Errors
+    /// See [`ProvisionError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, ProvisionError> {
+        let (version, bytes) = bytes
+            .split_first()
+            .ok_or(postcard::Error::DeserializeUnexpectedEnd)?;
+        if *version != PROVISION_VERSION {
+            return Err(ProvisionError::Version(*version));
+        }
+        let frame: ProvisionFrame = postcard::from_bytes(bytes)?;
+        let der = |many: Vec<Vec<u8>>| many.into_iter().map(CertificateDer::from).collect();
+        let id: SpiffeId = frame.id.parse()?;
+        let not_after =
+            SystemTime::UNIX_EPOCH + Duration::from_secs(frame.not_after.min(u64::from(u32::MAX)));
+        Ok(Self {
+            credentials: Credentials {
+                id,
+                name: frame.name,
+                chain: der(frame.chain),
+                key: frame.private_key,
+                not_after,
+            },
+            authorities: der(frame.authorities),
+            callers: frame.callers,
+            revoked: frame.revoked,
+            token_key: TokenKey(frame.key),
+            sessions: frame
+                .entries
+                .into_iter()
+                .map(|(ticket, session)| SessionEntry { ticket, session })
+                .collect(),
+        })
+    }
+
+    /// Whom the worker admits.
+    ///
+    /// # Errors
+    /// When a certificate among the authorities cannot be one's.
+    pub fn worker_trust(&self) -> Result<Trust, rustls::Error> {
+        Ok(self
+            .caller_trust()?
+            .with_callers(self.callers.iter().cloned().collect()))
+    }
+
+    /// Whom the instance believes when it calls itself: anybody whose certificate is good. Which name it calls, its node says.
+    ///
+    /// # Errors
+    /// When a certificate among the authorities cannot be one's.
+    pub fn caller_trust(&self) -> Result<Trust, rustls::Error> {
+        let trust = Trust::new(&self.credentials.id.trust_domain, &self.authorities)?;
+        Ok(trust.with_revoked(self.revoked.iter().cloned().collect()))
+    }
+}
+
+impl fmt::Debug for Provision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Provision({:?}, {} sessions)",
+            self.credentials,
+            self.sessions.len()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_types::InstanceId;
+    use proptest::prelude::*;
+
+    fn provision(entries: Vec<(Vec<u8>, Vec<u8>)>) -> Provision {
+        let function: FunctionId = "echo".parse().unwrap();
+        let id = SpiffeId::for_instance("here", function.clone(), InstanceId(7));
+        let not_after = SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000_000);
+        let chain = vec![CertificateDer::from(vec![1, 2])];
+        Provision {
+            credentials: Credentials {
+                id,
+                name: "i7".into(),
+                chain: chain.clone(),
+                key: vec![3],
+                not_after,
+            },
+            authorities: chain,
+            callers: vec![function],
+            revoked: vec!["i6".into()],
+            token_key: TokenKey([9; 32]),
+            sessions: entries
+                .into_iter()
+                .map(|(ticket, session)| SessionEntry { ticket, session })
+                .collect(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_provision_is_read_as_written(entries: Vec<(Vec<u8>, Vec<u8>)>) {
+            let wanted = provision(entries);
+            let bytes = wanted.encode();
+            prop_assert_eq!(bytes.len() - 4, u32::from_le_bytes(*bytes.first_chunk().unwrap()) as usize);
+            prop_assert_eq!(Provision::decode(&bytes[4..]).unwrap(), wanted);
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_harm(mut bytes: Vec<u8>) {
+            let _ = Provision::decode(&bytes);
+            bytes.insert(0, PROVISION_VERSION);
+            let _ = Provision::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        assert!(
+            Provision::decode(&[2])
+                .unwrap_err()
+                .to_string()
+                .contains("version 2")
+        );
+    }
+
+    #[test]
+    fn debug_output_hides_secrets() {
+        let text = format!("{:?}", provision(vec![(vec![77, 77], vec![78, 78])]));
+        assert!(!text.contains("77") && !text.contains('9'), "{text}");
+    }
+}

@@ -1,0 +1,308 @@
+//! Functions that know HTTP and nothing else take part in their chain's shared memory: the watchdog takes their calls there,
+//! and picks up what they ask of `http://gateway:8080/function/…`.
+
+use std::path::Path;
+
+use http::{Method, Request};
+use http_body_util::Full;
+use nearpath_testkit::{eventually, within};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::test_server::{TestResponse, TestServer, send_request};
+
+/// A function in Python's own HTTP server, of the chain `shop`.
+fn http_caller(server: &TestServer, name: &str, calls: &str) -> Value {
+    let folder = server.data_dir.join("plain");
+    if !folder.exists() {
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("handler.py"), include_str!("pickup.py")).unwrap();
+    }
+    json!({
+        "service": name,
+        "image": format!("file://{}", folder.display()),
+        "envProcess": "python3 handler.py",
+        "envVars": { "mode": "http", "upstream_url": "http://127.0.0.1:5000" },
+        "annotations": { "nearpath.io/chain": "shop", "nearpath.io/calls": calls },
+    })
+}
+
+/// Asks `first`, with the gateway's word on the way there.
+async fn ask_first(server: &TestServer, path: &str, body: impl Into<bytes::Bytes>) -> TestResponse {
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(format!("/function/first/{path}"));
+    let request = request
+        .header("host", "localhost")
+        .header("x-nearpath-path", "?");
+    within(send_request(
+        server.addr,
+        request.body(Full::new(body.into())).unwrap(),
+    ))
+    .await
+    .unwrap()
+}
+
+/// What `first` was told when it asked as `path` says.
+async fn call_json(server: &TestServer, path: &str, body: impl Into<bytes::Bytes>) -> Value {
+    let answer = ask_first(server, path, body).await;
+    assert_eq!(answer.status(), 203, "{:?}", answer.body());
+    serde_json::from_slice(answer.body()).unwrap()
+}
+
+fn path_of(answer: &TestResponse) -> &str {
+    answer.headers()["x-nearpath-path"].to_str().unwrap()
+}
+
+/// `first`, which may call `second`, and others as wished; all ready, and in memory.
+async fn deploy_chain(server: &TestServer, second: &Value, calls: &str) {
+    server.deploy_ready(second).await;
+    server
+        .deploy_ready(&http_caller(server, "first", calls))
+        .await;
+    wait_in_memory(server, "second").await;
+}
+
+async fn wait_in_memory(server: &TestServer, callee: &str) {
+    eventually("both hops go through memory", async || {
+        let answer = ask_first(server, &format!("call/{callee}"), "").await;
+        let near = answer.status() == 203 && path_of(&answer) == "shm";
+        near && serde_json::from_slice::<Value>(answer.body()).unwrap()["headers"]["x-nearpath-path"] == "shm"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn plain_handlers_are_called_and_call_through_memory() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    deploy_chain(&server, &http_caller(&server, "second", ""), "second").await;
+    let report = call_json(&server, "call/second/a/b?c=d%20e", "some bytes").await;
+    assert_eq!(
+        (&report["status"], &report["headers"]["x-own"]),
+        (&json!(203), &json!("kept"))
+    );
+    let second: Value = serde_json::from_str(report["body"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        (&second["method"], &second["path"]),
+        (&json!("POST"), &json!("/a/b?c=d%20e"))
+    );
+    assert_eq!(second["bytes"], 10);
+}
+
+/// What differs from call to call, and who served it.
+const VARYING_HEADERS: &[&str] = &[
+    "x-start-time",
+    "x-duration-seconds",
+    "date",
+    "x-served-by",
+    "content-length",
+];
+
+#[tokio::test]
+async fn the_path_is_not_visible_in_a_request_or_its_answer() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    deploy_chain(&server, &http_caller(&server, "second", ""), "second").await;
+    let mut seen = Vec::new();
+    for gateway in ["call", "direct"] {
+        let report = call_json(&server, &format!("{gateway}/second/x"), "abc").await;
+        let second: Value = serde_json::from_str(report["body"].as_str().unwrap()).unwrap();
+        let question: Vec<(String, String)> =
+            serde_json::from_value(second["headers"].clone()).unwrap();
+        let answered: std::collections::BTreeMap<String, String> =
+            serde_json::from_value(report["headers"].clone()).unwrap();
+        let plain = |(name, value): (String, String)| {
+            let value = value.replace("10.62.0.1:8080", "gateway:8080");
+            (!VARYING_HEADERS.contains(&&*name)).then_some((name, value))
+        };
+        let question: Vec<_> = question.into_iter().filter_map(plain).collect();
+        let answered: Vec<_> = answered.into_iter().filter_map(plain).collect();
+        seen.push((question, answered));
+    }
+    assert_eq!(seen[0], seen[1]);
+    assert!(
+        seen[0]
+            .0
+            .iter()
+            .any(|(name, value)| name == "x-call-id" && value == "one-id"),
+        "{:?}",
+        seen[0]
+    );
+}
+
+#[tokio::test]
+async fn calls_without_a_ring_go_through_the_gateway() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    let mut outside = http_caller(&server, "outside", "");
+    outside["annotations"] = json!({});
+    for other in [&outside, &http_caller(&server, "stranger", "")] {
+        server.deploy_ready(other).await;
+    }
+    deploy_chain(
+        &server,
+        &http_caller(&server, "second", ""),
+        "second,outside",
+    )
+    .await;
+    let there = call_json(&server, "call/outside", "").await;
+    assert_eq!(
+        (&there["status"], &there["headers"]["x-nearpath-path"]),
+        (&json!(203), &json!("http; not_nearer=no_domain"))
+    );
+    for name in ["stranger", "nobody", "not%20a%20name"] {
+        let [picked, direct] = [
+            call_json(&server, &format!("call/{name}"), "").await,
+            call_json(&server, &format!("direct/{name}"), "").await,
+        ];
+        assert_eq!(
+            (&picked["status"], &picked["body"]),
+            (&direct["status"], &direct["body"]),
+            "{name}"
+        );
+        assert_eq!(
+            picked["headers"]["x-nearpath-reason"], direct["headers"]["x-nearpath-reason"],
+            "{name}"
+        );
+        assert!(picked["status"].as_u64().unwrap() >= 400, "{picked}");
+    }
+}
+
+#[tokio::test]
+async fn a_sleeping_callee_is_woken() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    deploy_chain(&server, &http_caller(&server, "second", ""), "second").await;
+    server.scale("second", 0).await;
+    server.wait_available("second", 0).await;
+    assert_eq!(call_json(&server, "call/second", "").await["status"], 203);
+    wait_in_memory(&server, "second").await;
+}
+
+#[tokio::test]
+async fn a_callee_that_dies_is_an_error_and_then_another() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    deploy_chain(&server, &http_caller(&server, "second", ""), "second").await;
+    let victim = server.instance_pids("second").await[0];
+    let open = call_json(&server, "call/second/sleep/50", "");
+    let kill = async {
+        eventually("second has the call", async || wait_asleep(victim)).await;
+        kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
+    };
+    let (broken, ()) = tokio::join!(open, kill);
+    assert_eq!(
+        (&broken["status"], &broken["headers"]["x-nearpath-reason"]),
+        (&json!(502), &json!("instance_died"))
+    );
+    eventually("it is dead", async || {
+        !Path::new(&format!("/proc/{victim}")).exists()
+    })
+    .await;
+    wait_in_memory(&server, "second").await;
+}
+
+/// Whether the handler of this instance is at work: it says so in a file.
+fn wait_asleep(watchdog: i32) -> bool {
+    Path::new(&format!("/proc/{watchdog}/root/tmp/asleep")).exists()
+}
+
+#[tokio::test]
+async fn upgrades_streams_and_large_bodies_pass() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    deploy_chain(&server, &http_caller(&server, "second", ""), "second").await;
+    assert_eq!(call_json(&server, "chat/second", "").await["said"], "HELLO");
+    let large = vec![b'x'; 5 << 20];
+    let back = call_json(&server, "call/second", large.clone()).await;
+    let second: Value = serde_json::from_str(back["body"].as_str().unwrap()).unwrap();
+    assert_eq!(second["bytes"], large.len());
+    let just = call_json(&server, "call/second", vec![b'y'; 1 << 20]).await;
+    assert_eq!(
+        just["headers"]["x-nearpath-path"], "shm",
+        "a mebibyte is collected"
+    );
+    let second: Value = serde_json::from_str(just["body"].as_str().unwrap()).unwrap();
+    assert_eq!(second["bytes"], 1 << 20);
+    let events = call_json(&server, "call/second/events", "").await;
+    assert_eq!(
+        events["headers"]["x-nearpath-path"], "shm",
+        "answers are streamed"
+    );
+    assert_eq!(events["body"], "data: 0\n\ndata: 1\n\ndata: 2\n\n");
+    let answer = call_json(&server, &format!("call/second/large/{}", 5 << 20), "").await;
+    assert_eq!(answer["headers"]["x-nearpath-path"], "shm");
+    assert_eq!(
+        answer["body"].as_str().unwrap().len(),
+        (5 << 20) + 2,
+        "in quotes"
+    );
+}
+
+#[tokio::test]
+async fn a_limit_of_the_callee_holds_for_calls_through_memory() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    let mut second = http_caller(&server, "second", "");
+    second["annotations"]["nearpath.io/max-inflight"] = json!("1");
+    second["annotations"]["nearpath.io/max-body"] = json!("1Ki");
+    deploy_chain(&server, &second, "second").await;
+    let calls = (0..4).map(|_| call_json(&server, "call/second/sleep/0.05", ""));
+    for report in futures_util::future::join_all(calls).await {
+        assert_eq!(
+            report["status"], 203,
+            "those that find it full wait at the gateway: {report}"
+        );
+    }
+    let refused = call_json(&server, "call/second", vec![b'x'; 2000]).await;
+    assert_eq!(
+        (&refused["status"], &refused["headers"]["x-nearpath-reason"]),
+        (&json!(413), &json!("body_too_large"))
+    );
+}
+
+#[tokio::test]
+async fn a_call_through_memory_is_finished_before_an_instance_stops() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    deploy_chain(&server, &http_caller(&server, "second", ""), "second").await;
+    let watchdog = server.instance_pids("second").await[0];
+    let open = call_json(&server, "call/second/sleep/1", "");
+    let stop = async {
+        eventually("second has the call", async || wait_asleep(watchdog)).await;
+        server.scale("second", 0).await;
+    };
+    let (report, ()) = tokio::join!(open, stop);
+    assert_eq!(
+        (&report["status"], &report["headers"]["x-nearpath-path"]),
+        (&json!(203), &json!("shm"))
+    );
+}
+
+#[tokio::test]
+async fn a_tenant_may_turn_interception_off() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    let mut first = http_caller(&server, "first", "second");
+    first["envVars"]["shared_memory"] = json!("false");
+    server.deploy_ready(&first).await;
+    server
+        .deploy_ready(&http_caller(&server, "second", ""))
+        .await;
+    eventually("second, which came later, is near", async || {
+        call_json(&server, "call/second", "").await["headers"]["x-nearpath-path"] == "shm"
+    })
+    .await;
+    let answer = ask_first(&server, "call/second", "").await;
+    assert_eq!(
+        (answer.status().as_u16(), path_of(&answer)),
+        (203, "http; not_nearer=no_party")
+    );
+    let report: Value = serde_json::from_slice(answer.body()).unwrap();
+    assert_eq!(
+        report["headers"]["x-served-by"],
+        answer.headers()["x-served-by"].to_str().unwrap(),
+        "the gateway did"
+    );
+}
