@@ -6,7 +6,7 @@ use nearpath_gateway::route::{PathTarget, parse_path};
 
 fuzz_target!(|path: &str| {
     if let Ok(PathTarget::Function { name, path_offset }) = parse_path(path) {
-        assert!(path.is_char_boundary(rest));
-        assert_eq!(format!("/function/{name}{}", &path[rest..]), path);
+        assert!(path.is_char_boundary(path_offset));
+        assert_eq!(format!("/function/{name}{}", &path[path_offset..]), path);
     }
 });

@@ -10,7 +10,7 @@ use http_body_util::Full;
 use nearpath_testkit::{copy_program, eventually, program, within};
 use serde_json::{Value, json};
 
-use crate::house::{Answer, House, send};
+use crate::test_server::{TestResponse, TestServer, send_request};
 
 const SHOP: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -35,13 +35,13 @@ fn stack(folder: &Path) -> std::path::PathBuf {
     path
 }
 
-async fn deploy(house: &House, stack: &Path) {
+async fn deploy(server: &TestServer, stack: &Path) {
     let mut command = tokio::process::Command::new(program("nearpath"));
     command
         .arg("deploy")
         .arg("-f")
         .arg(stack)
-        .env("OPENFAAS_URL", format!("http://{}", house.addr));
+        .env("OPENFAAS_URL", format!("http://{}", server.addr));
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = within(output).await.unwrap();
     assert!(
@@ -51,7 +51,7 @@ async fn deploy(house: &House, stack: &Path) {
     );
 }
 
-async fn ask(house: &House, method: Method, path: &str, accept: &str, body: &Value) -> Answer {
+async fn ask(server: &TestServer, method: Method, path: &str, accept: &str, body: &Value) -> TestResponse {
     let body = if body.is_null() {
         Bytes::new()
     } else {
@@ -68,11 +68,11 @@ async fn ask(house: &House, method: Method, path: &str, accept: &str, body: &Val
         .header("cookie", "shop_session-id=ann; shop_currency=EUR")
         .body(Full::new(body))
         .unwrap();
-    within(send(house.addr, request)).await.unwrap()
+    within(send_request(server.addr, request)).await.unwrap()
 }
 
-async fn page(house: &House, method: Method, path: &str, body: &Value) -> Value {
-    let answer = ask(house, method, path, "application/json", body).await;
+async fn page(server: &TestServer, method: Method, path: &str, body: &Value) -> Value {
+    let answer = ask(server, method, path, "application/json", body).await;
     let text = String::from_utf8_lossy(answer.body());
     assert_eq!(
         (
@@ -89,16 +89,16 @@ async fn page(house: &House, method: Method, path: &str, body: &Value) -> Value 
 async fn somebody_buys_something_and_all_of_it_goes_through_memory() {
     nearpath_testkit::need_root!();
     let folder = tempfile::tempdir().unwrap();
-    let house = House::start().await;
-    deploy(&house, &stack(folder.path())).await;
+    let server = TestServer::start().await;
+    deploy(&server, &stack(folder.path())).await;
     eventually("every service knows its callees", async || {
-        ask(&house, Method::GET, "/", "text/html", &Value::Null)
+        ask(&server, Method::GET, "/", "text/html", &Value::Null)
             .await
             .status()
             == 200
     })
     .await;
-    let front = ask(&house, Method::GET, "/", "text/html", &Value::Null).await;
+    let front = ask(&server, Method::GET, "/", "text/html", &Value::Null).await;
     let html = String::from_utf8_lossy(front.body()).into_owned();
     assert!(
         html.starts_with("<!doctype html>")
@@ -107,7 +107,7 @@ async fn somebody_buys_something_and_all_of_it_goes_through_memory() {
         "{html}"
     );
     let cart = page(
-        &house,
+        &server,
         Method::POST,
         "/cart?product_id=6E92ZMYYFZ&quantity=2",
         &Value::Null,
@@ -117,13 +117,13 @@ async fn somebody_buys_something_and_all_of_it_goes_through_memory() {
         cart["items"],
         json!([{ "productId": "6E92ZMYYFZ", "quantity": 2 }])
     );
-    let cart = page(&house, Method::GET, "/cart", &Value::Null).await;
+    let cart = page(&server, Method::GET, "/cart", &Value::Null).await;
     let form = json!({
         "email": "ann@example.com",
         "address": { "street": "1 Main Street", "city": "Ottawa", "zip": "K1A 0A1", "country": "Canada" },
         "card": { "number": "4111-1111-1111-1111", "year": 2099, "month": 1, "cvv": 123 },
     });
-    let bought = page(&house, Method::POST, "/cart/checkout", &form).await;
+    let bought = page(&server, Method::POST, "/cart/checkout", &form).await;
     assert_eq!(
         bought["order"]["total"], cart["total"],
         "the cart's page showed what the order costs"
@@ -133,7 +133,7 @@ async fn somebody_buys_something_and_all_of_it_goes_through_memory() {
         Some(18)
     );
     assert_eq!(
-        page(&house, Method::GET, "/cart", &Value::Null).await["items"],
+        page(&server, Method::GET, "/cart", &Value::Null).await["items"],
         json!([])
     );
 }

@@ -8,5 +8,5 @@ mod boutique;
 /// The running `nearpath up` of the system tests, of which these need little.
 #[allow(dead_code, unused_imports, unused_macros)]
 #[path = "../../../tests/system/test_server.rs"]
-mod house;
+mod test_server;
 mod smoke;
